@@ -1,0 +1,1 @@
+"""Control plane of dflash-console: everything but the drawing. Never imports a UI library."""

@@ -1,0 +1,1 @@
+"""Control: plans, decisions, actions and their log."""

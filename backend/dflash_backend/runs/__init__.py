@@ -1,0 +1,1 @@
+"""Runs: launches of servers that outlive the console, and can be found again from the host alone."""

@@ -1,0 +1,1 @@
+"""Telemetry: host-side monitor, server polling, ring buffers, the fleet view, recordings."""

@@ -1,0 +1,1 @@
+"""Reference engine: DFlash, DDTree and sliding windows in numpy, behind SGLang's HTTP surface."""

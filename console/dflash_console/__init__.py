@@ -1,0 +1,1 @@
+"""Terminal console for SGLang servers with DFlash and DDTree: the Textual app and the command line."""
