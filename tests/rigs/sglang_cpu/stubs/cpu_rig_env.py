@@ -1,4 +1,4 @@
-"""Settings without which SGLang does not start on a CPU; imported by the rig's .pth file at interpreter start."""
+"""Settings without which SGLang does not start on a CPU; imported by the rig's .pth file at every start."""
 
 import os
 
