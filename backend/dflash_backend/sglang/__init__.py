@@ -1,0 +1,1 @@
+"""What is known about SGLang: versions, options, and readers of what it prints."""
