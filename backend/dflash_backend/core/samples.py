@@ -79,6 +79,10 @@ class RunStatus:
     log_path: str = ""
     log_size: int | None = None
     log_tail: str = ""
+    note: str = ""
+    """What is odd about this run: a damaged folder, a supervisor that is gone, processes that are left."""
+    gpus: tuple[int, ...] | None = None
+    """GPUs that its processes hold memory on; None when that cannot be seen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +103,8 @@ class HostSample:
     runs: tuple[RunStatus, ...] = ()
     listening: Mapping[int, int | None] = field(default_factory=dict)
     """Watched ports that something listens on -> its pid where it can be seen."""
+    notes: Mapping[str, str] = field(default_factory=dict)
+    """By section ("gpu", "runs", "listening", "host"): what could not be read, and why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
