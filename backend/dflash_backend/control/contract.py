@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from dflash_backend.core.profile import Profile
@@ -65,6 +65,10 @@ class Plan:
     """``argv`` with environment, quoted for a shell; secrets appear as their references."""
     live: bool
     """True when everything can change without a restart."""
+    env: Mapping[str, str] = field(default_factory=dict)
+    """Environment that is safe to show; secrets are resolved at launch."""
+    notes: tuple[str, ...] = ()
+    """Choices that were made, explained: an option spelled otherwise in this release."""
     warnings: tuple[PlanWarning, ...] = ()
     refusals: tuple[str, ...] = ()
     """Why it cannot run; empty when it can."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from typing import Protocol
 
@@ -16,15 +16,15 @@ from dflash_backend.control.start_times import StartTimes
 from dflash_backend.core.clock import Clock, wall
 from dflash_backend.core.errors import ConsoleError, FailedError, RefusedError
 from dflash_backend.core.inventory import Inventory
-from dflash_backend.core.profile import Profile
-from dflash_backend.core.samples import RunStatus, ServerSnapshot
+from dflash_backend.core.samples import RunStatus, ServerSnapshot, Snapshot
 from dflash_backend.core.states import ServerState
 from dflash_backend.profiles.secrets import resolve_env
 from dflash_backend.profiles.serialise import profile_to_toml
 from dflash_backend.runs.contract import LaunchSpec, RunService, StopReport
 from dflash_backend.telemetry.contract import FleetView
 
-Told = AsyncIterator[Step | Outcome]
+Told = AsyncGenerator[Step | Outcome, None]
+Steps = AsyncGenerator[Step, None]
 
 
 class RunsOf(Protocol):
@@ -81,7 +81,9 @@ class LocalOperator:
             raise RefusedError(decision.reason, where=plan.server, unchanged="nothing was done")
         if plan.refusals:
             raise RefusedError(
-                "; ".join(plan.refusals), where=f"{plan.server} with {plan.profile.name}", unchanged="nothing was done"
+                "; ".join(plan.refusals),
+                where=f"{plan.server} with {plan.profile.name}",
+                unchanged="nothing was done",
             )
         details: Mapping[str, object] = {
             "profile": plan.profile.name,
@@ -144,7 +146,7 @@ class LocalOperator:
         runs = await self._runs(plan.host).list_runs()
         return next((run for run in runs if run.server == plan.server and run.alive), None)
 
-    async def _stop(self, plan: Plan, drain_s: float) -> AsyncIterator[Step]:
+    async def _stop(self, plan: Plan, drain_s: float) -> Steps:
         run = await self._live_run(plan)
         if run is None:
             now = self._fleet.snapshot().server(plan.server)
@@ -171,7 +173,7 @@ class LocalOperator:
             )
         yield Step(name="stop", state="done", text=_proof(report), at=self._clock())
 
-    async def _drain(self, plan: Plan, drain_s: float) -> AsyncIterator[Step]:
+    async def _drain(self, plan: Plan, drain_s: float) -> Steps:
         def in_flight() -> int | None:
             now = self._fleet.snapshot().server(plan.server)
             if now is None or now.figures is None or now.figures.running is None:
@@ -181,7 +183,7 @@ class LocalOperator:
         left = in_flight()
         if drain_s <= 0 or not left:
             text = "number of requests in flight unknown" if left is None else f"{left} requests in flight"
-            yield Step(name="drain", state="skipped" if left is None else "done", text=text, at=self._clock())
+            yield Step(name="drain", state="skipped", text=text, at=self._clock())
             return
         deadline = self._clock() + drain_s
         yield Step(name="drain", state="running", text=f"{left} requests in flight", at=self._clock())
@@ -190,9 +192,11 @@ class LocalOperator:
                 if not (left := in_flight()):
                     break
                 yield Step(name="drain", state="running", text=f"{left} requests in flight", at=self._clock())
-        state = "failed" if left else "done"
         yield Step(
-            name="drain", state=state, text=f"{left or 0} left after {drain_s:.0f} s at most", at=self._clock()
+            name="drain",
+            state="failed" if left else "done",
+            text=f"{left or 0} left after {drain_s:.0f} s at most",
+            at=self._clock(),
         )
 
     async def _start(self, plan: Plan) -> Told:
@@ -214,24 +218,28 @@ class LocalOperator:
         run = await self._runs(plan.host).launch(spec)
         began = self._clock()
         yield Step(name="launch", state="done", text=f"run {run.run_id}, pid {run.pid}", at=began)
-        try:
-            async for item in self._until_ready(plan, run, began):
-                yield item
-        except asyncio.CancelledError:
-            # What was launched goes on; whoever cancelled is told by the command line or the screen.
-            raise
+        # Cancelled from here on, what was launched goes on starting; the caller says so.
+        async for item in self._until_ready(plan, run, began):
+            yield item
 
     async def _until_ready(self, plan: Plan, run: RunStatus, began: float) -> Told:
         seen = ""
         now: ServerSnapshot | None = None
         async with aclosing(self._changes_until(began + plan.profile.ready_timeout_s)) as changes:
-            async for now in changes_of(changes, plan.server):
-                if now.run is None or now.run.run_id != run.run_id:
+            async for snapshot in changes:
+                now = snapshot.server(plan.server)
+                if now is None or now.run is None or now.run.run_id != run.run_id:
                     continue
                 if now.stage is not None and now.stage.text() != seen:
                     seen = now.stage.text()
-                    progress = now.stage.done / now.stage.total if now.stage.total and now.stage.done is not None else None
-                    yield Step(name=now.stage.name, state="running", text=seen, at=self._clock(), progress=progress)
+                    progress = (
+                        now.stage.done / now.stage.total
+                        if now.stage.total and now.stage.done is not None
+                        else None
+                    )
+                    yield Step(
+                        name=now.stage.name, state="running", text=seen, at=self._clock(), progress=progress
+                    )
                 if now.state is ServerState.FAILED:
                     yield Step(name="ready", state="failed", text=now.message, at=self._clock())
                     yield Outcome(
@@ -259,12 +267,14 @@ class LocalOperator:
         if state is ServerState.UNREACHABLE:
             yield Outcome(
                 ok=False,
-                summary=f"{plan.host} has not answered; run {run.run_id} was launched and may still be starting",
+                summary=f"{plan.host} does not answer; run {run.run_id} was launched and may be starting",
                 exit_code=3,
                 details=(f"next: dflash-console status {plan.server}",),
             )
             return
-        yield Step(name="ready", state="failed", text=f"not ready within {plan.profile.ready_timeout_s:.0f} s")
+        yield Step(
+            name="ready", state="failed", text=f"not ready within {plan.profile.ready_timeout_s:.0f} s"
+        )
         report = await self._runs(plan.host).stop(run.run_id, grace_s=plan.profile.stop_grace_s)
         yield Step(name="stop", state="done" if report.complete else "failed", text=_proof(report))
         yield Outcome(
@@ -272,7 +282,10 @@ class LocalOperator:
             summary=f"{plan.server} was not ready within {plan.profile.ready_timeout_s:.0f} s "
             f"(last stage: {seen or 'launch'}); it was stopped again",
             exit_code=5 if report.complete else 6,
-            details=(f"log: {run.log_path}", "next: look at the log, or raise ready_timeout_s in the profile"),
+            details=(
+                f"log: {run.log_path}",
+                "next: look at the log, or raise ready_timeout_s in the profile",
+            ),
         )
 
     async def _adopt(self, plan: Plan) -> Told:
@@ -283,33 +296,27 @@ class LocalOperator:
         yield Step(name="adopt", state="done", text=text, at=self._clock())
         yield Outcome(ok=True, summary=f"{plan.server} is adopted ({text}); it can be stopped from here now")
 
-    async def _changes_until(self, deadline: float) -> AsyncIterator[object]:
+    async def _changes_until(self, deadline: float) -> AsyncGenerator[Snapshot, None]:
         """Snapshots until ``deadline``; then simply ends."""
         stream = self._fleet.changes()
+        pending: asyncio.Task[Snapshot] | None = None
         try:
-            while True:
-                left = deadline - self._clock()
-                if left <= 0:
+            while (left := deadline - self._clock()) > 0:
+                # A task of its own, so that running out of time does not tear the stream.
+                pending = asyncio.ensure_future(anext(stream))
+                done, _ = await asyncio.wait({pending}, timeout=left)
+                if not done:
                     return
                 try:
-                    yield await asyncio.wait_for(anext(stream), left)
-                except (TimeoutError, StopAsyncIteration):
+                    yield pending.result()
+                except StopAsyncIteration:
                     return
         finally:
-            close: Callable[[], object] | None = getattr(stream, "aclose", None)
-            if close is not None:
-                result = close()
-                if asyncio.iscoroutine(result):
-                    await result
-
-
-async def changes_of(changes: AsyncIterator[object], server: str) -> AsyncIterator[ServerSnapshot]:
-    """The snapshots of one server out of a stream of snapshots of all."""
-    from dflash_backend.core.samples import Snapshot
-
-    async for snapshot in changes:
-        if isinstance(snapshot, Snapshot) and (now := snapshot.server(server)) is not None:
-            yield now
+            if pending is not None:
+                pending.cancel()
+                await asyncio.wait({pending})
+            if isinstance(stream, AsyncGenerator):
+                await stream.aclose()
 
 
 def _not_restored(outcome: Outcome, before: str) -> Outcome:
@@ -334,7 +341,6 @@ def _left(report: StopReport) -> str:
 def _proof(report: StopReport) -> str:
     gpu = {True: "GPU memory free", False: "GPU memory still held", None: "no GPU seen"}[report.gpu_free]
     how = "KILL was needed" if report.killed else "TERM was enough"
-    return f"group gone, port free, {gpu}; {how}; {report.seconds:.1f} s" if report.complete else _left(report)
-
-
-__all__ = ["LocalOperator", "Profile", "RunsOf"]
+    return (
+        f"group gone, port free, {gpu}; {how}; {report.seconds:.1f} s" if report.complete else _left(report)
+    )

@@ -59,7 +59,9 @@ class Policy:
     def _decide_server(self, action: Action, server: str | None) -> Decision:
         config = self._inventory.servers.get(server or "")
         if config is None or server is None:
-            return _no(f"no server named {server!r} in the configuration" if server else "choose a server first")
+            return _no(
+                f"no server named {server!r} in the configuration" if server else "choose a server first"
+            )
         if self._inventory.hosts[config.host].read_only and action is not Action.BENCH:
             return _no(f"host {config.host} is read-only in the configuration")
         if server in self._busy and action is not Action.BENCH:
@@ -107,7 +109,9 @@ def _by_state(action: Action, now: ServerSnapshot) -> Decision:
         case Action.START | Action.APPLY | Action.RESTART if state is ServerState.STOPPING:
             return _no(f"{now.name} is still stopping")
         case Action.STOP if state is ServerState.FOREIGN:
-            return _no(f"{now.name} was not started by this console: it is never stopped from here; adopt it first")
+            return _no(
+                f"{now.name} was not started by this console: it is never stopped from here; adopt it first"
+            )
         case Action.STOP if state in (ServerState.STOPPED, ServerState.FAILED):
             return _no(f"{now.name} is not running")
         case Action.ADOPT if state is not ServerState.FOREIGN:

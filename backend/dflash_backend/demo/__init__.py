@@ -1,1 +1,1 @@
-"""The embedded cluster: a loopback SSH server with throw-away keys, and reference engines launched over it."""
+"""The embedded cluster: a loopback SSH server with throw-away keys, and the engines launched over it."""

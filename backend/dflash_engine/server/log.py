@@ -102,7 +102,8 @@ def prefill_line(report: StepReport, stats: EngineStats, pending: int, rate: flo
     return (
         f"Prefill batch, #new-seq: {report.new_requests}, #new-token: {report.prefill_tokens}, "
         f"#cached-token: 0, token usage: {usage:.2f}, #running-req: {stats.running}, "
-        f"#queue-req: {stats.queued}, #pending-token: {pending}, cpu graph: False, input throughput (token/s): {rate:.2f}"
+        f"#queue-req: {stats.queued}, #pending-token: {pending}, cpu graph: False, "
+        f"input throughput (token/s): {rate:.2f}"
     )
 
 

@@ -75,7 +75,7 @@ class OpenAiRoutes:
         if isinstance(body.prompt, str):
             ids = [encode(body.prompt)]
         elif body.prompt and isinstance(body.prompt[0], str):
-            ids = [encode(text) for text in cast("list[str]", body.prompt)]
+            ids = [encode(text) for text in body.prompt]
         else:
             ids, _ = split_ids(cast("list[int] | list[list[int]]", body.prompt))
         made = self._generations(ids, openai_sampling(body, 16).max_new_tokens, body)
