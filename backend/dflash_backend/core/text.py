@@ -166,3 +166,21 @@ def redact(text: str, secrets: Iterable[str] = ()) -> str:
         text = _ENVIRONMENT.sub(lambda m: m["head"] + REDACTED, text)
     text = _BEARER.sub(lambda m: m["head"] + REDACTED, text)
     return _WELL_KNOWN.sub(REDACTED, text)
+
+
+def redact_argv(argv: Iterable[str], secrets: Iterable[str] = ()) -> list[str]:
+    """A command line without secrets: values of options with a secret's name, and known values."""
+    known = tuple(secrets)
+    out: list[str] = []
+    hidden = False
+    for part in argv:
+        name, equals, value = part.partition("=")
+        secret = part.startswith("--") and is_secret_name(name)
+        if hidden and not part.startswith("--") and not part.isdigit():
+            out.append(REDACTED)
+        elif secret and value and not value.isdigit():
+            out.append(f"{name}={REDACTED}")
+        else:
+            out.append(redact(part, known))
+        hidden = secret and not equals
+    return out

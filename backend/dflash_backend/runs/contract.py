@@ -22,6 +22,12 @@ class LaunchSpec:
     env: Mapping[str, str] = field(default_factory=dict)
     secret_env: Mapping[str, str] = field(default_factory=dict)
     started_by: str = ""
+    cwd: str | None = None
+    """Folder on the host to start in; None: the home folder."""
+    log_cap_mib: int = 64
+    """The log is kept at most so large, and once more as ``log.1``."""
+    systemd: bool = True
+    """False: not as a systemd user service, even where that is possible."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,14 +71,18 @@ class RunService(Protocol):
         """
         ...
 
-    async def adopt(self, *, server: str, port: int, profile: str = "") -> RunStatus:
+    async def adopt(self, *, server: str, port: int, profile: str = "", started_by: str = "") -> RunStatus:
         """Makes the process that listens on ``port`` a run; it is from then on ours to stop."""
         ...
 
     def follow_log(
-        self, run_id: str, *, last_bytes: int = 65536, follow: bool = True
+        self, run_id: str, *, last_bytes: int = 65536, follow: bool = True, since_s: float | None = None
     ) -> AsyncIterator[list[str]]:
-        """Clean lines in batches; survives truncation and rotation of the file."""
+        """Clean lines in batches; survives truncation and rotation of the file.
+
+        ``since_s``: from the first line stamped within the last so many seconds, instead of ``last_bytes``.
+        Ends when the run is over and its log has been read.
+        """
         ...
 
     async def forget(self, run_id: str) -> None:

@@ -1,0 +1,122 @@
+"""From what the host says about a run to a ``RunStatus``, and the meaning of an exit code in words."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping, Sequence
+from typing import cast
+
+from dflash_backend.core.samples import RunManager, RunStatus
+from dflash_backend.core.text import redact, redact_argv, sanitise
+
+_MANAGERS: Mapping[str, RunManager] = {"systemd": "systemd", "setsid": "setsid", "adopted": "adopted"}
+
+
+def run_status(
+    row: Mapping[str, object], profiles: Mapping[str, object] | None = None, *, secrets: Sequence[str] = ()
+) -> RunStatus:
+    """One row of the host (``hostside/_runlist.py``), clean and without secrets; a missing key is unknown.
+
+    ``profiles``: texts of profiles that rows refer to by ``profile_ref``. Never raises: a cell of the wrong
+    type counts as missing.
+    """
+
+    def text(key: str, *, multiline: bool = False) -> str:
+        value = row.get(key)
+        clean = sanitise(value, multiline=multiline) if isinstance(value, str) else ""
+        return redact(clean, secrets) if multiline else clean
+
+    argv = row.get("argv")
+    parts = [sanitise(str(part), multiline=False) for part in argv] if isinstance(argv, list) else []
+    toml = text("profile_toml", multiline=True)
+    reference = row.get("profile_ref")
+    if not toml and isinstance(reference, str) and profiles:
+        found = profiles.get(reference)
+        toml = redact(sanitise(found), secrets) if isinstance(found, str) else ""
+    return RunStatus(
+        run_id=text("run_id"),
+        server=text("server"),
+        folder=text("folder"),
+        manager=_MANAGERS.get(text("manager"), "setsid"),
+        profile=text("profile"),
+        profile_digest=text("profile_digest"),
+        profile_toml=toml,
+        argv=tuple(redact_argv(parts, secrets)),
+        port=_whole(row.get("port")),
+        pid=_whole(row.get("pid")),
+        pgid=_whole(row.get("pgid")),
+        alive=row.get("alive") is True,
+        started_at=_number(row.get("started_at")),
+        exit_code=_whole(row.get("exit_code")),
+        exited_at=_number(row.get("exited_at")),
+        started_by=text("started_by"),
+        stop_requested_at=_number(row.get("stop_requested_at")),
+        rss_mib=_number(row.get("rss_mib")),
+        log_path=text("log_path"),
+        log_size=_whole(row.get("log_size")),
+        log_tail=text("log_tail", multiline=True),
+        note=redact(text("note"), secrets),
+    )
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _whole(value: object) -> int | None:
+    return int(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+_CODES = {
+    125: "it could not be started",
+    126: "its interpreter or program is not executable",
+    127: "its interpreter or program was not found",
+}
+_SIGNALS = {
+    signal.SIGKILL: "killed",
+    signal.SIGABRT: "aborted: an assertion or a CUDA error in native code",
+    signal.SIGSEGV: "crashed: invalid memory access in native code",
+    signal.SIGBUS: "crashed: bus error, often a full /dev/shm",
+    signal.SIGTERM: "ended by SIGTERM",
+}
+
+
+def explain_exit(run: RunStatus) -> str:
+    """Why a run is over, in words; empty while it lives or when nothing is known.
+
+    SGLang's launcher ends its children and then itself with SIGKILL when it gets SIGTERM, so after a stop of
+    ours 137 is the good case. Without one it mostly is the kernel's, for want of memory.
+    """
+    code = run.exit_code
+    if run.alive or code is None:
+        return ""
+    asked = run.stop_requested_at is not None
+    if code in (0, 143, 137) and asked:
+        return "stopped" if code != 137 else "stopped (137: SGLang kills itself at the end of a stop)"
+    if code == 0:
+        return "ended by itself without an error (exit code 0)"
+    if code == 137:
+        return "killed by SIGKILL (137), not by a stop of ours: mostly the kernel, out of memory; see dmesg"
+    if code in _CODES:
+        return f"{_CODES[code]} (exit code {code}); see its log"
+    if code > 128:
+        try:
+            number = signal.Signals(code - 128)
+        except ValueError:
+            return f"exit code {code}"
+        return f"{_SIGNALS.get(number, f'ended by {number.name}')} (exit code {code})"
+    return f"failed with exit code {code}"
+
+
+def rows_of(answer: object) -> tuple[list[Mapping[str, object]], Mapping[str, object]]:
+    """The rows and the profiles' texts of a list answer; what is no row is left out."""
+    if not isinstance(answer, Mapping):
+        return [], {}
+    rows = answer.get("runs")
+    profiles = answer.get("profiles")
+    return (
+        [cast("Mapping[str, object]", row) for row in rows if isinstance(row, Mapping)]
+        if isinstance(rows, list)
+        else [],
+        profiles if isinstance(profiles, Mapping) else {},
+    )
