@@ -1,0 +1,1 @@
+"""The SGLang plugin on a host: install, status, uninstall."""
