@@ -268,6 +268,8 @@ class EngineStats:
     """Bytes of the rows in use."""
     draft_kv_bytes: int
     """Bytes of the draft KV rows really held (after compaction, if on)."""
+    draft_kv_bytes_allocated: int
+    """Bytes of the buffers behind them: the rows held and room for more."""
     draft_kv_bytes_uncompacted: int
     """What one draft slot per target token would hold."""
     weight_bytes: int
