@@ -1,0 +1,1 @@
+"""Configuration files: strict TOML with file and line in every error; hosts, servers and settings."""
