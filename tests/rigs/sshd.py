@@ -37,7 +37,9 @@ def free_port() -> int:
         return port
 
 
-def poll_until(condition: Callable[[], object], *, deadline: float = 15.0, what: str = "the condition") -> None:
+def poll_until(
+    condition: Callable[[], object], *, deadline: float = 15.0, what: str = "the condition"
+) -> None:
     """Waits for ``condition`` to become true; raises AssertionError after ``deadline`` seconds."""
     end = time.monotonic() + deadline
     while not condition():
@@ -61,7 +63,7 @@ def make_key(path: Path, kind: str = "ed25519") -> Path:
 
 
 class Sshd:
-    """One sshd. ``options`` are lines of sshd_config (``{"MaxSessions": "2"}``) that win over the rig's own."""
+    """One sshd. ``options`` are lines of sshd_config (``{"MaxSessions": "2"}``), stronger than the rig's."""
 
     def __init__(
         self,
@@ -88,6 +90,7 @@ class Sshd:
         self.remote_env = {"HOME": str(self.remote_home), **(remote_env or {})}
         self.log = folder / "sshd.log"
         self._process: subprocess.Popen[bytes] | None = None
+        self._orphans: dict[int, str] = {}
         self._trusted = trusted
         folder.mkdir(parents=True, exist_ok=True)
         self.remote_home.mkdir(exist_ok=True)
@@ -266,7 +269,8 @@ class Sshd:
             os.kill(pid, signal.SIGCONT)
 
     def kill(self) -> None:
-        """kill -9 of the listener and of every connection."""
+        """kill -9 of the listener and of every connection. Commands of the sessions are left running."""
+        self._note_orphans()
         for pid in self.pids():
             try:
                 os.kill(pid, signal.SIGKILL)
@@ -275,7 +279,8 @@ class Sshd:
         self._reap()
 
     def drop_connections(self) -> None:
-        """kill -9 of the connections; the listener goes on."""
+        """kill -9 of the connections; the listener goes on. Commands of the sessions are left running."""
+        self._note_orphans()
         for pid in self.pids()[1:]:
             try:
                 os.kill(pid, signal.SIGKILL)
@@ -293,6 +298,9 @@ class Sshd:
             make_key(self.host_key, key_kind)
         return self.start()
 
+    def _note_orphans(self) -> None:
+        self._orphans.update((pid, _started_at(pid)) for pid in self.commands())
+
     def _reap(self) -> None:
         if self._process is not None:
             self._process.wait(timeout=10)
@@ -303,6 +311,17 @@ class Sshd:
 
     def __exit__(self, *exc: object) -> None:
         self.stop()
+        for pid, started in self._orphans.items():
+            if started and _started_at(pid) == started:
+                os.kill(pid, signal.SIGKILL)
+
+
+def _started_at(pid: int) -> str:
+    """Kernel start time of a process, which together with the pid names it for good; empty when it is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except OSError:
+        return ""
 
 
 def _comm(pid: int) -> str:

@@ -31,7 +31,7 @@ _PARSE_ERROR = re.compile(r"(?P<path>.*) line (?P<line>\d+): (?P<reason>.*)", re
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
-    """``[user@]host[:port]``, IPv6 in brackets when a port follows. ``None``: as the ssh configuration says."""
+    """``[user@]host[:port]``, IPv6 in brackets before a port. ``None``: as the ssh configuration says."""
 
     host: str
     user: str | None = None
@@ -108,14 +108,15 @@ def _chain(host: HostConfig, files: Sequence[Path]) -> tuple[Hop, ...]:
         hop, jumps = _read_hop(address, files, host.identity_file if not done else None, host.name)
         done.append(hop)
         if not waiting:
-            # Only the outermost hop follows its own ProxyJump, as OpenSSH does: the others have a way already.
+            # Only the outermost hop follows its own ProxyJump, as OpenSSH does: the others have a way
+            # already.
             waiting = [jump for jump in jumps if jump != address]
         if len(done) + len(waiting) > MAX_HOPS:
             trail = " <- ".join(hop.label for hop in done[:MAX_HOPS])
             raise ConfigError(
                 f"ProxyJump goes in a circle or over more than {MAX_HOPS} hosts: {trail}",
                 where=f"host {host.name}",
-                next_step="look at ProxyJump in the ssh configuration (a `Host *` block also matches the jump host)",
+                next_step="look at ProxyJump in the ssh configuration (`Host *` matches the jump host too)",
             )
     return tuple(reversed(done))
 

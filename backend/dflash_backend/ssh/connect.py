@@ -1,7 +1,7 @@
 """One attempt to connect: hop by hop, every host key checked, every failure put into words.
 
-asyncssh's callback for host keys cannot tell a new key from a changed one, so ours refuses both and the judgement
-comes from ``hostkeys``; the key is known before anything of the user's has been sent.
+asyncssh's callback for host keys cannot tell a new key from a changed one, so ours refuses both and the
+judgement comes from ``hostkeys``; the key is known before anything of the user's has been sent.
 """
 
 from __future__ import annotations
@@ -183,7 +183,8 @@ async def _connect(
     except (asyncssh.HostKeyNotVerifiable, asyncssh.KeyExchangeFailed) as problem:
         if offered:
             raise _refused(trust.report(offered[-1], host=host.name, hop=hop), problem) from problem
-        # A certificate nobody vouches for, or only key types other than the known ones: look at the plain key.
+        # A certificate nobody vouches for, or only key types other than the known ones: look at the plain
+        # key.
         with contextlib.suppress(LinkError):
             key = await _offered_key(host, hop, tunnel, settings, None)
             report = trust.report(key, host=host.name, hop=hop)
@@ -226,8 +227,8 @@ async def _offered_key(
 
 
 def _trusted(trust: Trust) -> Callable[[str, str, int | None], Sequence[object]]:
-    # A function, since a list of files or entries would be matched by asyncssh's own, looser rules (by address,
-    # by name without port) and an empty one would mean the user's default file.
+    # A function, since a list of files or entries would be matched by asyncssh's own, looser rules (by
+    # address, by name without port) and an empty one would mean the user's default file.
     return lambda _host, _addr, _port: (
         [key for key, _ in trust.keys],
         list(trust.authorities),
@@ -248,7 +249,8 @@ def key_refusal(report: KeyReport) -> RefusedError:
     if report.verdict is Verdict.CHANGED:
         known = ", ".join(f"{key.fingerprint} ({key.type}, {key.source})" for key in report.known)
         return RefusedError(
-            f"the key of {report.name} has CHANGED: it shows {report.fingerprint} ({report.type}), known is {known}",
+            f"the key of {report.name} has CHANGED: it shows {report.fingerprint} ({report.type}), "
+            f"known is {known}",
             where=where,
             unchanged="nothing was sent to the host; someone may be answering in its place",
             next_step=f"find out why it changed; compare with `{report.compare}` on the host; "
@@ -258,7 +260,8 @@ def key_refusal(report: KeyReport) -> RefusedError:
         f"the key of {report.name} is not known yet: {report.fingerprint} ({report.type})",
         where=where,
         unchanged="nothing was sent to the host",
-        next_step=f"compare with `{report.compare}` on the host, then `dflash-console hosts trust {report.host}`",
+        next_step=f"compare with `{report.compare}` on the host, "
+        f"then `dflash-console hosts trust {report.host}`",
     )
 
 

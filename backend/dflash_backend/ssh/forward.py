@@ -1,7 +1,7 @@
 """Local ports that lead to ports of the host, kept over reconnections.
 
-The listener is ours, not asyncssh's: its port stays the same when the connection is made anew, and a client that
-leaves while its channel is being opened leaves nothing behind.
+The listener is ours, not asyncssh's: its port stays the same when the connection is made anew, and a client
+that leaves while its channel is being opened leaves nothing behind.
 """
 
 from __future__ import annotations

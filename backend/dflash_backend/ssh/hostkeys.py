@@ -1,8 +1,8 @@
 """Host keys: which ones are trusted, what an offered key is, and our own known_hosts file.
 
 The user's files are read and never written; ours (0600, in the state folder) is written only by ``trust`` and
-``forget``. Where ours names a host, its keys alone count for that host, so that replacing a changed key does not
-leave the old one valid; ``@revoked`` and ``@cert-authority`` count wherever they stand.
+``forget``. Where ours names a host, its keys alone count for that host, so that replacing a changed key does
+not leave the old one valid; ``@revoked`` and ``@cert-authority`` count wherever they stand.
 """
 
 from __future__ import annotations
@@ -146,7 +146,8 @@ class KnownHosts:
         exact = self._collect(lines, hop.known_name, notes)
         if exact.keys or exact.authorities or not hop.key_port:
             return exact
-        # OpenSSH also accepts a key listed without the port; a different one there says nothing about this port.
+        # OpenSSH also accepts a key listed without the port; a different one there says nothing about this
+        # port.
         bare = self._collect(lines, hop.key_name, notes)
         return Trust(
             keys=bare.keys,

@@ -1,18 +1,23 @@
 """Commands on an open connection: bounded, and gone from the host when the caller is gone.
 
-Cancelling a task does not end what it started over SSH: the process goes on and its session counts against the
-server's MaxSessions. So every command is opened, ended and closed by a task of its own, which the caller's
-cancellation cannot reach.
+Cancelling a task does not end what it started over SSH: the process goes on and its session counts against
+the server's MaxSessions. So every command is opened, ended and closed by a task of its own, which the
+caller's cancellation cannot reach.
+
+sshd passes a signal on only when the login is not root's, so a command first tells its process group, and
+what a signal does not reach is ended over a second session.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+import secrets
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING
 
 from dflash_backend.core.errors import FailedError, UnreachableError
+from dflash_backend.ssh.commands import end_group, shell_command, traced
 from dflash_backend.ssh.programs import JsonLines, Preamble, not_started, result
 
 if TYPE_CHECKING:
@@ -20,8 +25,10 @@ if TYPE_CHECKING:
 
 CHUNK = 64 * 1024
 MAX_STDERR = 64 * 1024
-TERM_GRACE = 2.0
-"""Seconds from TERM to KILL when a command is ended from here."""
+SIGNAL_WAIT = 0.5
+"""Seconds that a signal sent through the channel is given to work."""
+END_WAIT = 4.0
+"""Seconds for the second session: opening it, TERM, two seconds of grace, KILL."""
 
 
 class SshProcess:
@@ -33,11 +40,14 @@ class SshProcess:
         connection: asyncssh.SSHClientConnection,
         host: str,
         seen: Callable[[], None],
+        mark: bytes,
     ) -> None:
         self._process = process
         self._connection = connection
         self._host = host
         self._seen = seen
+        self._mark = mark
+        self._group: int | None = None
         self._stderr = bytearray()
         self._stderr_reader = asyncio.create_task(self._keep_stderr())
 
@@ -88,19 +98,41 @@ class SshProcess:
         """Ends the command and closes the channel, whatever state they are in; bounded in time."""
         process = self._process
         try:
-            if process.returncode is None and not process.is_closing():
+            if self._runs():
                 with contextlib.suppress(OSError):
                     process.terminate()
-                if not await self._drained(TERM_GRACE) and process.returncode is None:
-                    with contextlib.suppress(OSError):
-                        process.kill()
-                    await self._drained(1.0)
+                as_root = self._connection.get_extra_info("username") == "root"
+                if not as_root and await self._drained(SIGNAL_WAIT):
+                    return
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(END_WAIT):
+                        await self._end_group()
         finally:
             process.close()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(2.0):
                     await process.wait_closed()
             self._stderr_reader.cancel()
+
+    def _runs(self) -> bool:
+        return self._process.returncode is None and not self._connection.is_closed()
+
+    async def _end_group(self) -> None:
+        while self._runs():
+            if self._group:
+                killer = _in_background(self._kill(self._group))
+                while not killer.done():
+                    if await self._drained(0.1):
+                        return
+            # The command may not have told its group yet, or the server have no session to spare.
+            if await self._drained(0.1):
+                return
+
+    async def _kill(self, group: int) -> None:
+        import asyncssh
+
+        with contextlib.suppress(asyncssh.Error, OSError):
+            await self._connection.run(shell_command(end_group(group)), encoding=None, request_pty=False)
 
     async def _drained(self, timeout: float) -> bool:
         # Unread output would hold the channel open, so it is read and dropped.
@@ -129,8 +161,17 @@ class SshProcess:
         with contextlib.suppress(UnreachableError):
             while chunk := await self._read(self._process.stderr):
                 self._stderr += chunk
+                if self._group is None:
+                    self._take_group()
                 if len(self._stderr) > MAX_STDERR:
                     del self._stderr[:-MAX_STDERR]
+
+    def _take_group(self) -> None:
+        before, mark, after = bytes(self._stderr).partition(self._mark + b" ")
+        group, newline, rest = after.partition(b"\n")
+        if mark and newline:
+            self._stderr[:] = before + rest
+            self._group = int(group) if group.isdigit() else 0
 
     def _lost(self) -> UnreachableError:
         return UnreachableError(
@@ -142,7 +183,7 @@ class SshProcess:
 
 
 class ProgramProcess:
-    """A running host program (see ``link.RemoteProcess``): an ``SshProcess`` whose output starts at the program's."""
+    """A running host program (see ``link.RemoteProcess``): its output starts where the program's does."""
 
     def __init__(self, process: SshProcess, nonce: bytes, host: str, python: str | None) -> None:
         self._process = process
@@ -175,7 +216,7 @@ class ProgramProcess:
             yield chunk
 
     async def messages(self) -> AsyncIterator[object]:
-        """The program's JSON lines, decoded and clean. An ``{"error": …}`` is raised; ``{"ok": …}`` is the last."""
+        """The program's JSON lines, decoded and clean, ``{"ok": …}`` last. Raises what an error says."""
         lines = JsonLines()
         async for chunk in self.chunks():
             for message in lines.feed(chunk):
@@ -184,23 +225,43 @@ class ProgramProcess:
                 yield message
 
 
+class SessionSlots:
+    """How many sessions may be open at once on one host, and how many are."""
+
+    def __init__(self, size: int) -> None:
+        self._free = asyncio.Semaphore(size)
+        self.used = 0
+
+    async def take(self) -> None:
+        """Waits for a slot."""
+        await self._free.acquire()
+        self.used += 1
+
+    def give(self) -> None:
+        """Returns a slot."""
+        self.used -= 1
+        self._free.release()
+
+
 @contextlib.asynccontextmanager
 async def open_process(
     connection: asyncssh.SSHClientConnection,
-    command: str,
+    argv: Sequence[str],
     *,
     host: str,
-    slots: asyncio.Semaphore,
+    slots: SessionSlots,
     seen: Callable[[], None],
 ) -> AsyncIterator[SshProcess]:
-    """Runs ``command`` in a session of its own; leaving ends it. At most as many at once as ``slots`` has.
+    """Runs ``argv`` in a session of its own; leaving ends it. At most as many at once as ``slots`` has.
 
     Waits for a slot and for a free session of the server without bound: the caller sets the timeout.
     Raises UnreachableError, FailedError when the server gives no session at all.
     """
-    await slots.acquire()
+    mark = f"dflash-{secrets.token_hex(8)}"
+    command = shell_command(traced(argv, mark))
+    await slots.take()
     abandoned = asyncio.Event()
-    opening = asyncio.create_task(_open(connection, command, host, abandoned))
+    opening = asyncio.create_task(_open(connection, command, host, slots, abandoned))
     process: SshProcess | None = None
 
     async def put_away() -> None:
@@ -209,28 +270,37 @@ async def open_process(
                 await process.end()
             else:
                 with contextlib.suppress(UnreachableError, FailedError):
-                    await SshProcess(await opening, connection, host, seen).end()
+                    await SshProcess(await opening, connection, host, seen, mark.encode()).end()
         finally:
-            slots.release()
+            slots.give()
 
     try:
-        process = SshProcess(await asyncio.shield(opening), connection, host, seen)
+        process = SshProcess(await asyncio.shield(opening), connection, host, seen, mark.encode())
         yield process
     finally:
         abandoned.set()
-        ending = asyncio.create_task(put_away())
-        _ENDING.add(ending)
-        ending.add_done_callback(_ENDING.discard)
+        ending = _in_background(put_away())
         # A host that does not answer any more must not hold the caller; the task goes on without it.
-        await asyncio.wait((ending,), timeout=TERM_GRACE + 1.5)
+        await asyncio.wait((ending,), timeout=END_WAIT)
 
 
-_ENDING: set[asyncio.Task[None]] = set()
+_BACKGROUND: set[asyncio.Task[None]] = set()
 """Keeps tasks that outlive a cancelled caller from being collected."""
 
 
+def _in_background(work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+    task = asyncio.create_task(work)
+    _BACKGROUND.add(task)
+    task.add_done_callback(_BACKGROUND.discard)
+    return task
+
+
 async def _open(
-    connection: asyncssh.SSHClientConnection, command: str, host: str, abandoned: asyncio.Event
+    connection: asyncssh.SSHClientConnection,
+    command: str,
+    host: str,
+    slots: SessionSlots,
+    abandoned: asyncio.Event,
 ) -> asyncssh.SSHClientProcess[bytes]:
     import asyncssh
 
@@ -245,14 +315,14 @@ async def _open(
                     where=f"host {host}",
                     next_step="try again once the host is back",
                 ) from problem
-            refused += 1
-            if refused >= 100 or abandoned.is_set():
+            # MaxSessions is used up: by calls of ours, or by sessions that are just being closed.
+            refused = refused + 1 if slots.used <= 1 else 0
+            if refused >= 8 or abandoned.is_set():
                 raise FailedError(
                     f"the host gives no further session: {problem.reason}",
                     where=f"host {host}",
                     next_step="raise MaxSessions in its sshd_config, or close other sessions of this user",
                 ) from problem
-            # MaxSessions is used up, perhaps by sessions that are just being closed.
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(abandoned.wait(), 0.25)
         except (asyncssh.Error, OSError) as problem:

@@ -1,6 +1,7 @@
 """Programs of ``dflash_backend.hostside`` on the host: how they are sent and how their answers are read.
 
-The command is ``PYTHON -I -c BOOTSTRAP NAME``; nothing is written to the host's disk. On stdin, in this order:
+The command is ``PYTHON -I -c BOOTSTRAP NAME``; nothing is written to the host's disk. On stdin, in this
+order:
 
     number of bytes of prelude.py, newline, those bytes
     nonce, newline                       (random, so that nothing printed earlier can be taken for it)
@@ -8,8 +9,8 @@ The command is ``PYTHON -I -c BOOTSTRAP NAME``; nothing is written to the host's
     the request as one line of JSON, newline
     … whatever the program reads further
 
-On stdout: anything that shell start-up files print, then newline + nonce + newline, then JSON lines, the last of
-which is ``{"ok": …}`` or ``{"error": {"kind", "what", "next"}}``. Every string in them is sanitised here.
+On stdout: anything that shell start-up files print, then newline + nonce + newline, then JSON lines, the last
+of which is ``{"ok": …}`` or ``{"error": {"kind", "what", "next"}}``. Every string in them is sanitised here.
 """
 
 from __future__ import annotations
@@ -100,7 +101,7 @@ def _imports(source: str) -> Iterator[str]:
 
 
 def program_input(program: str, request: object) -> tuple[bytes, bytes]:
-    """(what goes to stdin, the nonce that the answer starts with). Raises UsageError for an unknown program."""
+    """(what goes to stdin, the nonce that the answer starts with). Raises UsageError: no such program."""
     nonce = f"dflash-{random_source.token_hex(16)}".encode()
     prelude = _source("prelude").encode()
     bundle = json.dumps({"program": program, "sources": program_sources(program)}).encode()
@@ -162,7 +163,7 @@ class JsonLines:
 
 
 def decode(line: bytes) -> object:
-    """One JSON line as clean Python values: strings sanitised, NaN and infinities None. Raises FailedError."""
+    """One JSON line as clean Python values: strings sanitised, NaN and infinity None. Raises FailedError."""
     try:
         return _clean(json.loads(line, parse_constant=lambda _: None))
     except (ValueError, RecursionError) as problem:

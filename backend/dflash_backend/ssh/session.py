@@ -14,12 +14,11 @@ from dflash_backend.core.inventory import HostConfig
 from dflash_backend.core.samples import LinkStatus
 from dflash_backend.core.states import LinkState
 from dflash_backend.core.text import sanitise
-from dflash_backend.ssh.commands import shell_command
 from dflash_backend.ssh.config import resolve
 from dflash_backend.ssh.connect import Connection, LinkError, Settings, load_asyncssh, open_connection
 from dflash_backend.ssh.forward import Forward, probe
 from dflash_backend.ssh.link import Completed
-from dflash_backend.ssh.process import ProgramProcess, SshProcess, open_process
+from dflash_backend.ssh.process import ProgramProcess, SessionSlots, SshProcess, open_process
 from dflash_backend.ssh.programs import JsonLines, Preamble, not_started, program_argv, program_input, result
 
 if TYPE_CHECKING:
@@ -66,7 +65,7 @@ class SshLink:
         self._supervisor: asyncio.Task[None] | None = None
         self._news = asyncio.Event()
         self._wake = asyncio.Event()
-        self._slots = asyncio.Semaphore(MAX_SESSIONS)
+        self._slots = SessionSlots(MAX_SESSIONS)
         self._forwards: dict[int, asyncio.Task[Forward]] = {}
         self._closed = False
 
@@ -241,7 +240,7 @@ class SshLink:
             raise UnreachableError(
                 f"{what} did not come to an end within {seconds:g} s",
                 where=self._where(),
-                next_step="check the host's load and the network; see the state of the connection in `hosts list`",
+                next_step="check the host's load and the network; `hosts list` shows the connection",
             ) from None
 
     # -- commands and programs ------------------------------------------------------------------------
@@ -255,15 +254,13 @@ class SshLink:
         max_output: int = 4 * 1024 * 1024,
     ) -> Completed:
         """Runs a command to its end. Output over ``max_output`` bytes is dropped and ``truncated`` set."""
-        command = shell_command(argv)
-        async with self._bounded(timeout, argv[0]), self._process(command) as process:
+        async with self._bounded(timeout, "the command"), self._process(argv) as process:
             return await self._complete(process, stdin, max_output)
 
     @contextlib.asynccontextmanager
     async def stream(self, argv: Sequence[str], *, timeout: float = 30.0) -> AsyncIterator[SshProcess]:
         """Starts a command; ``timeout`` bounds the start alone. Leaving the context ends the command."""
-        command = shell_command(argv)
-        async with self._started(command, argv[0], timeout) as process:
+        async with self._started(argv, "the command", timeout) as process:
             yield process
 
     async def run_program(
@@ -276,10 +273,10 @@ class SshLink:
     ) -> object:
         """Runs a host program to its end and returns the value of its answer (see ``programs``)."""
         stdin, nonce = program_input(program, request)
-        command = shell_command(program_argv(program, self._config.python))
+        argv = program_argv(program, self._config.python)
         preamble, lines = Preamble(nonce), JsonLines()
         last: object = None
-        async with self._bounded(timeout, f"the program {program!r}"), self._process(command) as process:
+        async with self._bounded(timeout, f"the program {program!r}"), self._process(argv) as process:
             sending = asyncio.create_task(self._send(process, stdin))
             try:
                 async for chunk in process.chunks():
@@ -299,8 +296,8 @@ class SshLink:
     ) -> AsyncIterator[ProgramProcess]:
         """Starts a host program and leaves its stdin open; ``timeout`` bounds the start alone."""
         stdin, nonce = program_input(program, request)
-        command = shell_command(program_argv(program, self._config.python))
-        async with self._started(command, f"the program {program!r}", timeout) as process:
+        argv = program_argv(program, self._config.python)
+        async with self._started(argv, f"the program {program!r}", timeout) as process:
             running = ProgramProcess(process, nonce, self._config.name, self._config.python)
             async with self._bounded(timeout, f"the program {program!r}"):
                 await process.write(stdin)
@@ -308,18 +305,18 @@ class SshLink:
             yield running
 
     @contextlib.asynccontextmanager
-    async def _process(self, command: str) -> AsyncIterator[SshProcess]:
+    async def _process(self, argv: Sequence[str]) -> AsyncIterator[SshProcess]:
         connection = await self._connected()
         async with open_process(
-            connection, command, host=self._config.name, slots=self._slots, seen=self._seen
+            connection, argv, host=self._config.name, slots=self._slots, seen=self._seen
         ) as process:
             yield process
 
     @contextlib.asynccontextmanager
-    async def _started(self, command: str, what: str, timeout: float) -> AsyncIterator[SshProcess]:
+    async def _started(self, argv: Sequence[str], what: str, timeout: float) -> AsyncIterator[SshProcess]:
         async with contextlib.AsyncExitStack() as stack:
             async with self._bounded(timeout, what):
-                process = await stack.enter_async_context(self._process(command))
+                process = await stack.enter_async_context(self._process(argv))
             yield process
 
     @staticmethod
