@@ -71,15 +71,18 @@ class OpenAiRoutes:
         for name, wanted in {"echo": body.echo, "logprobs": body.logprobs, "suffix": body.suffix}.items():
             if wanted:
                 raise RequestError(f"{name} is not supported by the reference engine")
-        encode = self._context.tokenizer.encode
-        if isinstance(body.prompt, str):
-            ids = [encode(body.prompt)]
-        elif body.prompt and isinstance(body.prompt[0], str):
-            ids = [encode(text) for text in body.prompt]
-        else:
-            ids, _ = split_ids(cast("list[int] | list[list[int]]", body.prompt))
+        ids = self._prompt_ids(body.prompt)
         made = self._generations(ids, openai_sampling(body, 16).max_new_tokens, body)
         return await self._answer(request, made, body, chat=False)
+
+    def _prompt_ids(self, prompt: str | list[str | int | list[int]]) -> list[list[int]]:
+        encode = self._context.tokenizer.encode
+        texts = [prompt] if isinstance(prompt, str) else [one for one in prompt if isinstance(one, str)]
+        if texts and (isinstance(prompt, str) or len(texts) == len(prompt)):
+            return [encode(text) for text in texts]
+        if not prompt or texts:
+            raise RequestError("prompt must be text, a list of texts, token ids, or a list of token ids")
+        return split_ids(cast("list[object]", prompt))[0]
 
     async def chat(self, request: web.Request) -> web.StreamResponse:
         """Chat completion with the target's ChatML template."""
@@ -91,6 +94,8 @@ class OpenAiRoutes:
         }.items():
             if wanted:
                 raise RequestError(f"{name} is not supported by the reference engine")
+        if not body.messages:
+            raise RequestError("messages is empty")
         prompt = self._context.tokenizer.chat(body.messages)
         limit = body.max_completion_tokens if body.max_completion_tokens is not None else body.max_tokens
         made = self._generations([self._context.tokenizer.encode(prompt)], limit, body)

@@ -45,7 +45,7 @@ class GenerateBody(msgspec.Struct, kw_only=True):
     """Body of /generate."""
 
     text: str | list[str] | None = None
-    input_ids: list[int] | list[list[int]] | None = None
+    input_ids: list[int | list[int]] | None = None
     sampling_params: SamplingBody | list[SamplingBody] | None = None
     rid: str | list[str] | None = None
     stream: bool = False
@@ -87,7 +87,7 @@ class _OpenAiBody(msgspec.Struct, kw_only=True):
 class CompletionBody(_OpenAiBody, kw_only=True):
     """Body of /v1/completions."""
 
-    prompt: str | list[str] | list[int] | list[list[int]]
+    prompt: str | list[str | int | list[int]]
     echo: bool = False
     logprobs: int | None = None
     suffix: str | None = None
@@ -114,7 +114,7 @@ class TokenizeBody(msgspec.Struct, kw_only=True):
 class DetokenizeBody(msgspec.Struct, kw_only=True):
     """Body of /detokenize."""
 
-    tokens: list[int] | list[list[int]]
+    tokens: list[int | list[int]]
     model: str = ""
     skip_special_tokens: bool = True
 
@@ -249,11 +249,18 @@ def generate_prompts(
     return prompts, batch
 
 
-def split_ids(ids: Sequence[int] | Sequence[Sequence[int]]) -> tuple[list[list[int]], bool]:
-    """Token ids of one prompt or of several, as several."""
-    if ids and not isinstance(ids[0], int):
-        return [list(one) for one in ids if not isinstance(one, int)], True
-    return [[token for token in ids if isinstance(token, int)]], False
+def split_ids(ids: Sequence[object]) -> tuple[list[list[int]], bool]:
+    """Token ids of one prompt or of several, as several, and whether they were several.
+
+    Raises RequestError when ids and lists of ids are mixed.
+    """
+    single = [one for one in ids if isinstance(one, int)]
+    if len(single) == len(ids):
+        return [single], False
+    many = [[token for token in one if isinstance(token, int)] for one in ids if isinstance(one, list)]
+    if len(many) != len(ids):
+        raise RequestError("token ids must be a list of numbers, or a list of such lists")
+    return many, True
 
 
 def openai_sampling(body: CompletionBody | ChatBody, default_tokens: int | None) -> SamplingBody:
