@@ -21,6 +21,7 @@ MANAGED: Mapping[str, str] = {
     "model-path": "target",
     "model": "target",
     "port": "the server's port in the configuration file",
+    "host": 'host = "…" under [options]',
     "speculative-algorithm": "algorithm",
     "speculative-draft-model-path": "drafter",
     "speculative-draft-model": "drafter",
@@ -121,7 +122,7 @@ def _add_options(
     set_by: dict[str, str] = {}
     for name, value in options.items():
         if name in MANAGED:
-            _refuse_managed(draft, name)
+            _refuse_managed(draft, name, about=("options", name))
             continue
         found = _spell(draft, name, value, facts)
         if found is None:
@@ -129,16 +130,16 @@ def _add_options(
                 draft.note(f"--{name} is not an option of {facts.name}, but the host's SGLang lists it")
                 _add_unchecked(draft, name, value)
             elif value is not False:
-                _refuse_unknown(draft, name, facts)
+                _refuse_unknown(draft, name, facts, about=("options", name))
             continue
         option, spelled_value = found
         if value is not False:
             other = set_by.setdefault(option.field, name)
             if other != name:
-                draft.refuse(
+                draft.reject(
                     f"options {other} and {name} set the same thing in SGLang {facts.name}",
                     "take one of them out",
-                    kind="config",
+                    about=("options", name),
                 )
                 continue
         _add_checked(draft, option, name, spelled_value, facts, known)
@@ -167,7 +168,10 @@ def _add_checked(
 ) -> None:
     problem = value_problem(option, value)
     if problem is not None:
-        draft.refuse(f"option {asked} {problem} in {facts.name}", kind="config")
+        others = [o for o in option_table().history(option.name) if value_problem(o, value) is None]
+        say = draft.refuse if others else draft.reject
+        hint = f"SGLang {others[-1].first} to {others[-1].last} would take it" if others else ""
+        say(f"option {asked} {problem} in {facts.name}", hint, about=("options", asked))
         return
     words = value_words(option, value)
     if not words:
@@ -179,6 +183,7 @@ def _add_checked(
         draft.refuse(
             f"--{option.name} is an option of {facts.name}, but the SGLang on this host does not list it",
             "run 'hosts check' to see what is installed there",
+            about=("options", asked),
         )
         return
     draft.words.extend(words)
@@ -191,11 +196,11 @@ def _add_unchecked(draft: Draft, name: str, value: OptionValue) -> None:
         draft.add(name, value)
 
 
-def _refuse_managed(draft: Draft, name: str) -> None:
-    draft.refuse(f"option {name} is not set here", f"set it by {MANAGED[name]}", kind="config")
+def _refuse_managed(draft: Draft, name: str, *, about: tuple[str, ...]) -> None:
+    draft.reject(f"option {name} is not set here", f"set it by {MANAGED[name]}", about=about)
 
 
-def _refuse_unknown(draft: Draft, name: str, facts: Release) -> None:
+def _refuse_unknown(draft: Draft, name: str, facts: Release, *, about: tuple[str, ...]) -> None:
     table = option_table()
     span = table.span(name)
     if span is not None:
@@ -205,13 +210,14 @@ def _refuse_unknown(draft: Draft, name: str, facts: Release) -> None:
         draft.refuse(
             f"SGLang {facts.name} has no option --{name}: it {when}",
             f"take it out of the profile or use a release from {first} to {last}",
+            about=about,
         )
         return
     nearest = table.nearest(name, facts.name)
-    draft.refuse(
+    draft.reject(
         f"no SGLang release has an option --{name}",
         f"did you mean {nearest}?" if nearest else "see 'python -m sglang.launch_server --help' on the host",
-        kind="config",
+        about=about,
     )
 
 
@@ -220,17 +226,13 @@ def _add_extra(draft: Draft, extra: tuple[str, ...], facts: Release, known: Host
     for word in extra:
         if not word.startswith("--"):
             if word.startswith("-") and not word[1:2].isdigit() and word[1:2] != ".":
-                draft.refuse(
-                    f"extra word '{word}' is no SGLang option", "options start with --", kind="config"
+                draft.reject(
+                    f"extra word '{word}' is no SGLang option", "options start with --", about=("extra",)
                 )
             continue
         name = word[2:].partition("=")[0]
-        if name in MANAGED or name == "host":
-            _refuse_managed(draft, name) if name in MANAGED else draft.refuse(
-                "--host is not set among the extra words",
-                'set it as host = "…" under [options]',
-                kind="config",
-            )
+        if name in MANAGED:
+            _refuse_managed(draft, name, about=("extra",))
         elif not facts.knows(name) and not (known.options is not None and name in known.options):
-            _refuse_unknown(draft, name, facts)
+            _refuse_unknown(draft, name, facts, about=("extra",))
     draft.words.extend(extra)

@@ -40,6 +40,8 @@ class Refusal:
     text: str
     next_step: str = ""
     kind: Literal["config", "refused"] = "refused"
+    about: tuple[str, ...] = ()
+    """The profile's key that it is about, as ("options", "page-size")."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +94,10 @@ class Draft:
     def warn(self, text: str, *, dangerous: bool = False) -> None:
         self.warnings.append(CommandWarning(text=text, dangerous=dangerous))
 
-    def refuse(
-        self, text: str, next_step: str = "", *, kind: Literal["config", "refused"] = "refused"
-    ) -> None:
-        self.refusals.append(Refusal(text=text, next_step=next_step, kind=kind))
+    def refuse(self, text: str, next_step: str = "", *, about: tuple[str, ...] = ()) -> None:
+        """The release or the host cannot do it."""
+        self.refusals.append(Refusal(text=text, next_step=next_step, about=about))
+
+    def reject(self, text: str, next_step: str = "", *, about: tuple[str, ...] = ()) -> None:
+        """The profile itself is wrong."""
+        self.refusals.append(Refusal(text=text, next_step=next_step, kind="config", about=about))

@@ -33,8 +33,10 @@ def compose_engine(draft: Draft, profile: Profile, *, port: int, host: str) -> N
     draft.add("port", port)
     if profile.algorithm is not Algorithm.NONE:
         if profile.drafter is None:
-            draft.refuse(
-                f"{profile.algorithm} needs a drafter", 'set drafter = "builtin:drafter"', kind="config"
+            draft.reject(
+                f"{profile.algorithm} needs a drafter",
+                'set drafter = "builtin:drafter"',
+                about=("algorithm",),
             )
         draft.add("speculative-algorithm", profile.algorithm)
         draft.add("speculative-draft-model-path", profile.drafter)
@@ -50,22 +52,22 @@ def compose_engine(draft: Draft, profile: Profile, *, port: int, host: str) -> N
         kind = ENGINE_OPTIONS.get(name)
         if kind is None:
             near = difflib.get_close_matches(name, ENGINE_OPTIONS, n=1)
-            draft.refuse(
+            draft.reject(
                 f"the reference engine has no option {name}",
                 f"did you mean {near[0]}?" if near else f"it knows {', '.join(ENGINE_OPTIONS)}",
-                kind="config",
+                about=("options", name),
             )
             continue
         option = Option(name=name, first="", last="", field=name.replace("-", "_"), kind=kind)
         problem = value_problem(option, value)
         if problem is not None:
-            draft.refuse(f"option {name} {problem}", kind="config")
+            draft.reject(f"option {name} {problem}", about=("options", name))
         else:
             draft.words.extend(value_words(option, value))
     if "enable-metrics" not in profile.options:
         draft.add("enable-metrics")
     if profile.extra:
-        draft.refuse("the reference engine takes no extra words", "use [options]", kind="config")
+        draft.reject("the reference engine takes no extra words", "use [options]", about=("extra",))
 
 
 def _add_window(draft: Draft, profile: Profile) -> None:

@@ -50,6 +50,7 @@ def mark_hazards(draft: Draft, profile: Profile, bound: OptionValue) -> None:
             draft.refuse(
                 f"{name} would stand on the command line, where every user of the host can read it",
                 "leave it out and let the server listen on 127.0.0.1, which the console reaches by SSH",
+                about=("options", name),
             )
 
 

@@ -38,7 +38,9 @@ def add_speculation(draft: Draft, profile: Profile, facts: Release, known: HostA
     if profile.algorithm is Algorithm.NONE:
         return
     if profile.drafter is None:
-        draft.refuse(f"{profile.algorithm} needs a drafter", "set drafter in the profile", kind="config")
+        draft.reject(
+            f"{profile.algorithm} needs a drafter", "set drafter in the profile", about=("algorithm",)
+        )
     draft.add("speculative-algorithm", profile.algorithm)
     draft.add("speculative-draft-model-path", profile.drafter)
     if profile.block_size is not None:
@@ -68,32 +70,38 @@ def _check_options(draft: Draft, profile: Profile, facts: Release) -> None:
         draft.refuse(
             f"{algorithm} works with pipeline parallelism of 1 only, not {pipeline}",
             "use tp-size instead of pp-size",
+            about=("options", "pp-size"),
         )
     if profile.options.get("enable-dp-attention") is True:
         if not facts.dflash_with_dp_attention:
             draft.refuse(
                 f"SGLang {facts.name} refuses {algorithm} with DP attention",
                 "take enable-dp-attention out, or use 0.5.23",
+                about=("options", "enable-dp-attention"),
             )
         elif profile.options.get("enable-dp-lm-head") is not True:
-            draft.refuse(
+            draft.reject(
                 f"{algorithm} with DP attention needs enable-dp-lm-head",
                 "add enable-dp-lm-head = true",
-                kind="config",
+                about=("options", "enable-dp-attention"),
             )
     if profile.options.get("device") == "cpu":
         if facts.dflash_on_cpu_refused:
-            draft.refuse(f"SGLang {facts.name} refuses {algorithm} on a CPU", "use algorithm NONE or a GPU")
+            draft.refuse(
+                f"SGLang {facts.name} refuses {algorithm} on a CPU",
+                "use algorithm NONE or a GPU",
+                about=("options", "device"),
+            )
         else:
             draft.warn(
                 f"SGLang {facts.name} has no DFLASH kernels for a CPU: the start will fail without a plugin"
             )
     tokens = _int(_option(profile, "speculative-num-draft-tokens"))
     if tokens is not None and profile.block_size is not None and tokens != profile.block_size:
-        draft.refuse(
+        draft.reject(
             f"block_size {profile.block_size} and speculative-num-draft-tokens {tokens} must be equal",
             "take speculative-num-draft-tokens out",
-            kind="config",
+            about=("block_size",),
         )
     for name in ("speculative-num-steps", "speculative-eagle-topk"):
         value = _int(profile.options.get(name))
@@ -131,10 +139,10 @@ def _add_window(draft: Draft, profile: Profile, facts: Release, known: HostAbili
         return
     block = profile.block_size or _int(_option(profile, "speculative-num-draft-tokens"))
     if block is not None and profile.window < block:
-        draft.refuse(
+        draft.reject(
             f"window {profile.window} is smaller than the block of {block} tokens",
             f"use a window of at least {block}",
-            kind="config",
+            about=("window",),
         )
     if (
         known.options is not None
@@ -144,6 +152,7 @@ def _add_window(draft: Draft, profile: Profile, facts: Release, known: HostAbili
         draft.refuse(
             f"the SGLang on this host does not list --{facts.window_option}",
             "run 'hosts check' to see what is installed there",
+            about=("window",),
         )
     draft.add(facts.window_option, profile.window)
     if honoured:
@@ -175,6 +184,7 @@ def _check_backends(draft: Draft, profile: Profile, known: HostAbilities) -> Non
                 f"{name} {backend} does not run on this GPU (compute capability "
                 f"{known.compute_capability[0]}.{known.compute_capability[1]})",
                 "use triton, or flashinfer where the model is not MLA",
+                about=("options", name),
             )
     if looks_like_mla(profile.target) and profile.options.get("attention-backend") is None:
         draft.warn(
@@ -189,6 +199,7 @@ def _add_tree(draft: Draft, profile: Profile, facts: Release, known: HostAbiliti
         draft.refuse(
             f"DDTREE is in no SGLang release: the host's SGLang does not list --{BUDGET_OPTION}{seen}",
             "install the plugin or a patched SGLang on the host, or use algorithm DFLASH",
+            about=("algorithm",),
         )
     if profile.budget is not None:
         draft.add(BUDGET_OPTION, profile.budget)
@@ -201,20 +212,30 @@ def _add_tree(draft: Draft, profile: Profile, facts: Release, known: HostAbiliti
         draft.note(f"SGLang {facts.name} takes built-in algorithm names only")
     page = _int(profile.options.get("page-size"))
     if page is not None and page != 1:
-        draft.refuse(f"DDTREE needs page-size 1, not {page}", "set page-size = 1", kind="config")
+        draft.reject(
+            f"DDTREE needs page-size 1, not {page}", "set page-size = 1", about=("options", "page-size")
+        )
     if profile.options.get("speculative-use-rejection-sampling") is True:
-        draft.refuse("DDTREE cannot use rejection sampling", "take the option out", kind="config")
+        draft.reject(
+            "DDTREE cannot use rejection sampling",
+            "take the option out",
+            about=("options", "speculative-use-rejection-sampling"),
+        )
     mla = looks_like_mla(profile.target)
     backends = {n: profile.options[n] for n in BACKEND_OPTIONS if n in profile.options}
     if "attention-backend" not in backends and len(backends) < 2:
-        draft.refuse(
+        draft.reject(
             "DDTREE needs an attention backend that takes a tree mask, and none is set: SGLang would choose",
             'set attention-backend = "triton"',
-            kind="config",
+            about=("algorithm",),
         )
     for name, backend in backends.items():
         reason = _NO_TREE_MASK.get(str(backend))
         if backend == "flashinfer" and mla:
             reason = "does not pass a tree mask on for MLA targets"
         if reason is not None:
-            draft.refuse(f"{name} {backend} cannot verify a tree: it {reason}", f'set {name} = "triton"')
+            draft.refuse(
+                f"{name} {backend} cannot verify a tree: it {reason}",
+                f'set {name} = "triton"',
+                about=("options", name),
+            )
