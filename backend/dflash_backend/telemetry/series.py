@@ -184,7 +184,9 @@ class History:
 
     def marks(self, server: str, *, since: float) -> tuple[Mark, ...]:
         """Marks of a server from ``since`` on, oldest first."""
-        return tuple(mark for mark in self._marks.get(server, ()) if mark.at >= since)
+        found = (mark for mark in self._marks.get(server, ()) if mark.at >= since)
+        # A start is told when it is seen, with the time at which it was.
+        return tuple(sorted(found, key=lambda mark: mark.at))
 
 
 def total(values: Iterable[float | None]) -> float | None:
