@@ -39,12 +39,15 @@ def table() -> dict[str, dict[str, Source]]:
 
 
 def installed_file(module: str) -> Path | None:
-    """The file of an installed module; imports its parent packages at most."""
-    try:
-        spec = importlib.util.find_spec(module)
-    except ImportError:
-        return None
-    return Path(spec.origin) if spec is not None and spec.origin else None
+    """The file of a module of an installed package; imports nothing."""
+    package, *rest = module.split(".")
+    spec = importlib.util.find_spec(package)
+    for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
+        for name in ((*rest[:-1], f"{rest[-1]}.py"), (*rest, "__init__.py")):
+            path = Path(folder, *name)
+            if path.is_file():
+                return path
+    return None
 
 
 def read(name: str, locate: Callable[[str], Path | None] = installed_file) -> Source | None:
