@@ -97,7 +97,8 @@ _SECRET_WORDS = frozenset(
 _NOT_SECRET = frozenset(
     # Names of SGLang that hold such a word and no secret.
     "mask_token bos_token eos_token pad_token unk_token num_tokens max_tokens stop_token think_end_token "
-    "ssl_keyfile ssl_ca_certs enable_custom_logit_processor kv_transfer_key token max_new_tokens".split()
+    "ssl_keyfile ssl_ca_certs enable_custom_logit_processor kv_transfer_key token max_new_tokens "
+    "keyerror".split()
 )
 _WORD_SPLIT = re.compile(r"[^A-Za-z0-9]+|(?<=[a-z0-9])(?=[A-Z])")
 
