@@ -11,6 +11,7 @@ from dflash_backend.core.errors import ConfigError, RefusedError
 from dflash_backend.core.profile import Algorithm, Profile, Program, SecretRef
 from dflash_backend.sglang.argv import build_argv, compose, interpreter
 from dflash_backend.sglang.command import HostAbilities
+from dflash_backend.sglang.engine_argv import ENGINE_OPTIONS
 from dflash_backend.sglang.options import option_table
 from dflash_backend.sglang.versions import releases
 
@@ -239,6 +240,15 @@ def test_what_the_host_itself_lists_wins_over_the_table():
     assert value_of(build(profile(options={"my-patch": 3}), abilities=odd).argv, "--my-patch") == "3"
 
 
+def test_a_window_is_switched_off_by_the_plugin_where_the_plugin_switched_it_on():
+    p = profile(algorithm=Algorithm.DFLASH, window="off")
+    plugin = HostAbilities(plugin_features=frozenset({"windows"}))
+    assert build(p, "0.5.13", plugin).env == {"DFLASH_SGLANG_WINDOWS": "off"}
+    assert build(p, "0.5.13").env == {}
+    assert build(p, "0.5.14", plugin).env == {}
+    assert build(profile(algorithm=Algorithm.DFLASH), "0.5.13", plugin).env == {}
+
+
 @pytest.mark.parametrize(
     ("window", "version", "features", "words"),
     [
@@ -249,7 +259,8 @@ def test_what_the_host_itself_lists_wins_over_the_table():
         ("config", "0.5.23", (), None),
         ("off", "0.5.11", (), None),
         ("off", "0.5.14", (), "cannot be had here"),
-        ("off", "0.5.11", ("windows",), "cannot be had here"),
+        ("off", "0.5.11", ("windows",), None),
+        ("off", "0.5.14", ("windows",), "cannot be had here"),
         (2048, "0.5.11", (), "one window on every draft layer"),
         (2048, "0.5.14", (), None),
     ],
@@ -316,6 +327,28 @@ def test_hostile_values_stay_one_word_each(target, values, version):
         assert value in command.argv or any(w.endswith(f"={value}") for w in command.argv)
 
 
+@pytest.mark.parametrize("window", ["config", "off", 256])
+@pytest.mark.parametrize("algorithm", list(Algorithm))
+def test_the_engine_takes_every_command_that_is_built_for_it(algorithm, window):
+    from dflash_engine.server.args import parse_args
+
+    engine = Profile(
+        name="r", program=Program.REFERENCE, target="builtin:target", drafter="builtin:drafter", algorithm=algorithm,
+        window=window, budget=16, topk=4, block_size=16,
+        options={name: True if kind == "flag" else 64 for name, kind in ENGINE_OPTIONS.items()},
+    )  # fmt: skip
+    argv = build_argv(engine, "", python="/v", port=5).argv
+    assert argv[:4] == ("/v/bin/python", "-m", "dflash_engine", "serve")
+    args = parse_args(argv[4:])
+    assert args.port == 5
+    assert args.speculative_algorithm == (None if algorithm is Algorithm.NONE else algorithm.value)
+    if algorithm is not Algorithm.NONE:
+        assert (
+            args.speculative_draft_window_mode
+            == {"config": "declared", "off": "ignored", 256: "clamped"}[window]
+        )
+
+
 def test_the_reference_engine_speaks_the_same_spellings():
     def engine(**changes):
         base = {
@@ -337,7 +370,7 @@ def test_the_reference_engine_speaks_the_same_spellings():
     assert value_of(clamped, "--speculative-draft-window-mode") == "clamped"
     assert value_of(clamped, "--speculative-draft-window-size") == "256"
     assert not any("speculative" in word for word in engine(drafter=None).argv)
-    with pytest.raises(ConfigError, match="did you mean context-length?"):
+    with pytest.raises(ConfigError, match=r"did you mean context-length\?"):
         engine(options={"context-lenght": 5})
     with pytest.raises(ConfigError, match="takes a whole number"):
         engine(options={"context-length": "x"})

@@ -108,7 +108,7 @@ def _finish(draft: Draft, profile: Profile, python: str, module: str) -> BuiltCo
     secret = {name: value for name, value in profile.env.items() if isinstance(value, SecretRef)}
     return BuiltCommand(
         argv=(python, "-m", module, *without_secrets(draft.words)),
-        env=plain,
+        env=draft.env | plain,
         secret_env=secret,
         notes=tuple(dict.fromkeys(draft.notes)),
         warnings=tuple(dict.fromkeys(draft.warnings)),

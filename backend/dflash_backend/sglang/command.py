@@ -78,6 +78,7 @@ class Draft:
     """A command while it is being built."""
 
     words: list[str] = field(default_factory=list)
+    env: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     warnings: list[CommandWarning] = field(default_factory=list)
     refusals: list[Refusal] = field(default_factory=list)

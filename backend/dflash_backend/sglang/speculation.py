@@ -11,6 +11,10 @@ from dflash_backend.core.profile import Algorithm, OptionValue, Profile
 from dflash_backend.sglang.command import Draft, HostAbilities
 from dflash_backend.sglang.versions import Release
 
+WINDOWS_FEATURE = "windows"
+"""What the dflash plugin reports when it makes the drafter's windows hold."""
+WINDOWS_SWITCH = "DFLASH_SGLANG_WINDOWS"
+"""The plugin's environment switch; "off" leaves SGLang's own behaviour."""
 BUDGET_OPTION = "speculative-ddtree-budget"
 TOPK_OPTION = "speculative-ddtree-topk"
 BACKEND_OPTIONS = ("attention-backend", "prefill-attention-backend", "decode-attention-backend")
@@ -120,18 +124,22 @@ def _check_options(draft: Draft, profile: Profile, facts: Release) -> None:
 
 
 def _add_window(draft: Draft, profile: Profile, facts: Release, known: HostAbilities) -> None:
-    honoured = facts.honours_layer_windows or "windows" in known.plugin_features
+    by_plugin = not facts.honours_layer_windows and WINDOWS_FEATURE in known.plugin_features
+    honoured = facts.honours_layer_windows or by_plugin
     if profile.window == "config":
         if not honoured:
             draft.warn(
                 f"SGLang {facts.name} does not read the drafter's layer_types and sliding_window: a drafter "
                 "that declares windows runs with full attention, and its accept length collapses beyond the "
-                "window (reference pair at context 1024: 1.05 instead of 3.00); 0.5.14 and later honour "
-                "windows, the window flag does not repair it"
+                "window (reference pair at context 1024: 1.05 instead of 3.00). The plugin ('plugin install') "
+                "and releases from 0.5.14 on honour windows; the window flag does not repair it"
             )
         return
     if profile.window == "off":
-        if honoured:
+        if by_plugin:
+            draft.env[WINDOWS_SWITCH] = "off"
+            draft.note(f"{WINDOWS_SWITCH}=off: the plugin leaves the draft layers without their windows")
+        elif honoured:
             draft.warn(
                 "window off cannot be had here: the draft layers apply the windows of the drafter's config, "
                 "and no flag of SGLang turns that off"
