@@ -21,7 +21,7 @@ from dflash_backend.telemetry.contract import FleetView
 class ProfileSource(Protocol):
     """Gives resolved profiles by name."""
 
-    def get(self, name: str) -> Profile:
+    def load(self, name: str) -> Profile:
         """Raises ConfigError for a damaged profile, UsageError for an unknown one (with the nearest)."""
         ...
 
@@ -76,7 +76,7 @@ class Planner:
                 f"{server} has no profile in the configuration",
                 next_step="name one: --profile P; dflash-console profiles list shows them",
             )
-        wanted = self._profiles.get(chosen)
+        wanted = self._profiles.load(chosen)
         facts = await self._facts.get(config.host)
         command = self._compose(wanted, config, facts)
         refusals = [_refusal(refusal) for refusal in command.refusals]
@@ -135,7 +135,7 @@ class Planner:
     def _plan_end(self, action: Action, config: ServerConfig, running: RunStatus | None) -> Plan:
         name = running.profile if running else config.profile
         try:
-            profile = self._profiles.get(name) if name else Profile(name="", target="")
+            profile = self._profiles.load(name) if name else Profile(name="", target="")
         except (ConfigError, UsageError):
             # A run outlives the file of its profile: stopping must still work.
             profile = Profile(name=name or "", target="")
