@@ -66,6 +66,7 @@ class ServerPoller:
         *,
         clock: Clock = wall,
         api_key: Callable[[], str | None] = lambda: None,
+        timeout_s: float = TIMEOUT_S,
     ) -> None:
         """``session`` gives the shared client; ``api_key`` the key of a server that asks for one."""
         self._server = server
@@ -73,6 +74,7 @@ class ServerPoller:
         self._session = session
         self._clock = clock
         self._api_key = api_key
+        self._timeout_s = timeout_s
         self.answer = HttpAnswer()
         self.figures: ServerFigures | None = None
         self.settings: EffectiveSettings | None = None
@@ -95,7 +97,7 @@ class ServerPoller:
     async def poll(self, log: RunLog | None = None) -> None:
         """One round, bounded in time. What fails is in ``answer.message``; nothing is raised for it."""
         try:
-            port = await asyncio.wait_for(self._link.forward(self._server.port), TIMEOUT_S)
+            port = await asyncio.wait_for(self._link.forward(self._server.port), self._timeout_s)
         except (ConsoleError, TimeoutError) as problem:
             message = problem.what if isinstance(problem, ConsoleError) else "no connection to the host"
             self._missed(message)
@@ -205,9 +207,10 @@ class ServerPoller:
             self._absent[path] = self._clock()
         return page
 
-    async def _get(self, base: str, path: str, *, timeout: float = TIMEOUT_S) -> Page:
+    async def _get(self, base: str, path: str, *, timeout: float | None = None) -> Page:
         import aiohttp
 
+        timeout = timeout or self._timeout_s
         key = self._api_key()
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         try:
