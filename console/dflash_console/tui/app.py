@@ -1,4 +1,4 @@
-"""The application: takes snapshots from the fleet to the screen in front, owns navigation and error policy."""
+"""The application: takes snapshots to the screen in front, owns navigation and the error policy."""
 
 from __future__ import annotations
 
@@ -8,9 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from dflash_backend.control.contract import Action, Plan
-from dflash_backend.core.errors import ConsoleError
-from dflash_backend.core.samples import LinkStatus, Snapshot
 from rich.text import Text
 from textual.app import App
 from textual.command import Provider
@@ -19,9 +16,14 @@ from textual.screen import Screen
 from textual.widget import Widget
 from textual.worker import Worker, WorkerState
 
+from dflash_backend.control.contract import Action, Plan
+from dflash_backend.core.errors import ConsoleError
+from dflash_backend.core.samples import LinkStatus, Snapshot
 from dflash_console.tui import faults
-from dflash_console.tui.actions import Context, check_keymap, runs_now
+from dflash_console.tui.actions import PICKER
+from dflash_console.tui.deciders import Context, runs_now
 from dflash_console.tui.jobs import BenchTask, Job, Jobs
+from dflash_console.tui.keys import check_keymap
 from dflash_console.tui.look import ANSI_THEME, ANSI_VARIABLES, DARK, DEFAULT_VARIABLES, LIGHT, THEMES
 from dflash_console.tui.safetext import clean
 from dflash_console.tui.screens.base import ConsoleScreen
@@ -170,7 +172,7 @@ class DflashApp(App[int]):
         """The title of a panel, as plain text, painted only when it is another one."""
         title = Content(clean(text, 200))
         if getattr(panel, "_border_title", None) != title:
-            panel.border_title = title  # type: ignore[assignment]
+            panel.border_title = title
 
     # Navigation
 
@@ -205,10 +207,13 @@ class DflashApp(App[int]):
         self.push_screen(PickerScreen(server, profile))
 
     def open_progress(self, server: str) -> None:
-        """The steps of an action."""
+        """The steps of an action; takes the place of the choice that led to it."""
         from dflash_console.tui.screens.progress import ProgressScreen
 
-        self.push_screen(ProgressScreen(server))
+        if getattr(self.screen, "WHERE", "") == PICKER:
+            self.switch_screen(ProgressScreen(server))
+        else:
+            self.push_screen(ProgressScreen(server))
 
     def command_names(self) -> list[str]:
         """What the command line knows, for completion."""
@@ -330,14 +335,11 @@ class DflashApp(App[int]):
 
     def _job_changed(self, job: Job) -> None:
         self.repaint_front()
-        if job.outcome is not None and self.is_running and not self._watched(job):
+        if job.outcome is not None and self.is_running and getattr(self.screen, "job", None) is not job:
             sign = "done" if job.outcome.ok else "failed"
             severity: Severity = "information" if job.outcome.ok else "error"
             text = f"{job.plan.server}: {job.words()} {sign}: {job.outcome.summary}"
             self.notify(text, severity=severity, timeout=12)
-
-    def _watched(self, job: Job) -> bool:
-        return getattr(self.screen, "job", None) is job
 
     # Leaving and failing
 

@@ -8,7 +8,6 @@ from typing import Literal
 
 from dflash_backend.core.samples import LinkStatus, ServerSnapshot, Snapshot
 from dflash_backend.core.states import LinkState, ServerState
-
 from dflash_console.tui.figures import duration, has_gap, number
 
 

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 from dflash_backend.core.samples import GpuSample, ServerSnapshot
 from dflash_backend.core.states import ServerState
-
 from dflash_console.tui.safetext import Pieces
 
 MISSING = "–"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dflash_backend.core.samples import ServerSnapshot
 from dflash_backend.core.states import ServerState
-
 from dflash_console.tui import figures as fig
 from dflash_console.tui.look import STATE_GLYPHS
 from dflash_console.tui.safetext import Pieces, clean

@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 
 from dflash_backend.telemetry.contract import Series
-
 from dflash_console.tui.plot import Line
 
 SPANS: tuple[float, ...] = (600.0, 3600.0, 21600.0)

@@ -1,4 +1,4 @@
-"""Actions in progress: they belong to the app, not to a screen, so that leaving a screen does not end them."""
+"""Actions in progress: they belong to the app, so that leaving a screen does not end them."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from dflash_backend.control.contract import Outcome, Plan, Step
-from dflash_backend.core.errors import ConsoleError
 from textual.app import App
 from textual.worker import Worker
 
+from dflash_backend.control.contract import Outcome, Plan, Step
+from dflash_backend.core.errors import ConsoleError
 from dflash_console.tui.services import BenchState, Services
 
 _log = logging.getLogger("dflash_console.tui")

@@ -1,14 +1,15 @@
-"""How things look: themes, roles of colour, glyphs. A glyph always stands beside a word, colour never alone."""
+"""How things look: themes, roles of colour, glyphs. Colour never stands alone."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from dflash_backend.core.states import LinkState, ServerState
 from rich.style import Style as RichStyle
 from textual.app import App
 from textual.style import Style
 from textual.theme import Theme
+
+from dflash_backend.core.states import LinkState, ServerState
 
 _DARK: Final = {
     "c-text": "#c8d0d9",

@@ -10,8 +10,9 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Literal
 
-from dflash_backend.core.text import sanitise
 from rich.cells import cell_len, set_cell_size
+
+from dflash_backend.core.text import sanitise
 
 Align = Literal["left", "right", "center"]
 Piece = tuple[str, str]

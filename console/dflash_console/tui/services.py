@@ -1,4 +1,4 @@
-"""Everything the screens may use, as one frozen bundle of protocols: the only seam between screens and backend."""
+"""Everything the screens may use, as one frozen bundle: the only seam between screens and backend."""
 
 from __future__ import annotations
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dflash_backend.core.text import sanitise
 from rich.cells import cell_len
 from rich.segment import Segment
 from textual.color import Color
 from textual.filter import LineFilter
 
+from dflash_backend.core.text import sanitise
 from dflash_console.tui.safetext import fit, to_ascii
 
 

@@ -7,15 +7,17 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, ClassVar, cast
 
-from dflash_backend.core.errors import ConsoleError
-from dflash_backend.core.samples import LinkStatus, ServerSnapshot, Snapshot
 from textual.app import ComposeResult
 from textual.content import Content
 from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets import Static
 
-from dflash_console.tui.actions import BY_ID, Context, actions_in, key_text, keys_of
+from dflash_backend.core.errors import ConsoleError
+from dflash_backend.core.samples import LinkStatus, ServerSnapshot, Snapshot
+from dflash_console.tui.actions import BY_ID, actions_in
+from dflash_console.tui.deciders import Context
+from dflash_console.tui.keys import key_text, keys_of
 from dflash_console.tui.look import ROLES
 from dflash_console.tui.safetext import Pieces, clean
 from dflash_console.tui.services import Services
@@ -46,13 +48,13 @@ class ConsoleScreen(Screen[None]):
     """
 
     WHERE: ClassVar[str] = ""
-    HORIZONTAL_BREAKPOINTS: ClassVar[list[tuple[int, str]] | None] = [
+    HORIZONTAL_BREAKPOINTS = [  # noqa: RUF012 (Textual's own kind of attribute)
         (0, "-tiny-wide"),
         (SMALLEST[0], "-narrow"),
         (100, "-normal"),
         (160, "-wide"),
     ]
-    VERTICAL_BREAKPOINTS: ClassVar[list[tuple[int, str]] | None] = [
+    VERTICAL_BREAKPOINTS = [  # noqa: RUF012
         (0, "-tiny-high"),
         (SMALLEST[1], "-short"),
         (28, "-tall"),
@@ -62,6 +64,16 @@ class ConsoleScreen(Screen[None]):
     def __init__(self) -> None:
         super().__init__()
         self.filter_text = ""
+        self._ready = False
+
+    def on_mount(self) -> None:
+        """All widgets are there now: shows what is true."""
+        self._ready = True
+        self.on_ready()
+        self.repaint()
+
+    def on_ready(self) -> None:
+        """What a screen does once, when its widgets are there."""
 
     @property
     def console_app(self) -> DflashApp:
@@ -104,7 +116,7 @@ class ConsoleScreen(Screen[None]):
 
     def repaint(self) -> None:
         """Shows the newest snapshot."""
-        if not self.is_mounted:
+        if not self._ready:
             return
         snapshot, now = self.console_app.snapshot, self.services.clock()
         with self.app.batch_update():
@@ -114,9 +126,10 @@ class ConsoleScreen(Screen[None]):
     def _paint_frame(self, snapshot: Snapshot, now: float) -> None:
         services = self.services
         mode = ("read-only", "warn") if services.read_only else ("read-write", "dim")
+        roomy = services.read_only or not self.has_class("-narrow")
         right: Pieces = (
-            *(((f"{services.label}  ", "second"),) if services.label else ()),
-            mode,
+            *(((f"  {services.label}", "second"),) if services.label else ()),
+            *((("  ", "dim"), mode) if roomy else ()),
             (time.strftime("   %H:%M:%S", time.localtime(now)), "dim"),
         )
         summary = self.summary_text(snapshot)
@@ -125,7 +138,6 @@ class ConsoleScreen(Screen[None]):
             ("   ", "dim"),
             (self.title_text(), "strong"),
             (f"   {summary}" if summary else "", "dim"),
-            ("  ", "dim"),
         )
         self.query_one("#top", Line).show(left, right)
         self.paint_keys()

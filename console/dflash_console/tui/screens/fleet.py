@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar
 
-from dflash_backend.core.samples import LinkStatus, ServerSnapshot, Snapshot
 from textual.binding import BindingType
 from textual.containers import Horizontal, Vertical
 from textual.widget import Widget
 
-from dflash_console.tui.actions import FLEET, Context, bindings_in
+from dflash_backend.core.samples import LinkStatus, ServerSnapshot, Snapshot
+from dflash_console.tui.actions import FLEET
 from dflash_console.tui.attention import Notice, notices
+from dflash_console.tui.deciders import Context
 from dflash_console.tui.figures import fleet_summary, rate, urgency
 from dflash_console.tui.fleetrows import COLUMNS, matches, plain_line, row_of
 from dflash_console.tui.history import SPANS, chart_end, total
+from dflash_console.tui.keys import bindings_in
 from dflash_console.tui.screens.base import ConsoleScreen
 from dflash_console.tui.widgets.chart import Chart
 from dflash_console.tui.widgets.grid import Column, Grid, Row
@@ -51,10 +53,9 @@ class FleetScreen(ConsoleScreen):
                     empty="nothing needs attention",
                 )
 
-    def on_mount(self) -> None:
+    def on_ready(self) -> None:
         """Titles of the panels."""
         self.query_one("#attention-panel").border_title = "needs attention"
-        self.repaint()
 
     def summary_text(self, snapshot: Snapshot) -> str:
         """Counts by state."""
@@ -116,7 +117,8 @@ class FleetScreen(ConsoleScreen):
             for s in snapshot.servers
             if s.figures and s.figures.decode_tok_s is not None and s.state == "ready"
         ]
-        self._title("#rate-panel", f"tok/s, all   {rate(sum(now)) if now else '–'}")
+        counted = f"   from {len(now)} of {len(snapshot.servers)} servers" if now else ""
+        self._title("#rate-panel", f"tok/s, all   {rate(sum(now) if now else None)}{counted}")
 
     def target_server(self) -> ServerSnapshot | None:
         """The server under the cursor, in the table or among the problems."""
@@ -144,7 +146,7 @@ class FleetScreen(ConsoleScreen):
 
     def on_descendant_focus(self) -> None:
         """And on the panel."""
-        if self.is_mounted:
+        if self._ready:
             self.paint_keys()
 
     async def on_grid_chosen(self, event: Grid.Chosen) -> None:

@@ -19,7 +19,8 @@ from textual.strip import Strip
 from dflash_console.tui.look import Look
 from dflash_console.tui.safetext import Align, Piece, Pieces, clean, fit, width_of
 
-_GAP = 2
+_ROOMY = 96
+"""Cells from which on columns stand two apart instead of one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,9 +49,10 @@ class Placed:
 def layout(columns: Sequence[Column], width: int) -> tuple[Placed, ...]:
     """Which columns fit into ``width`` cells, and where. Depends on the width alone, never on the data."""
     kept = list(columns)
+    gap = 2 if width >= _ROOMY else 1
 
     def needed() -> int:
-        return sum(c.width for c in kept) + _GAP * max(0, len(kept) - 1)
+        return sum(c.width for c in kept) + gap * max(0, len(kept) - 1)
 
     while needed() > width and any(c.rank < 100 for c in kept):
         kept.remove(min(kept, key=lambda c: c.rank))
@@ -72,7 +74,7 @@ def layout(columns: Sequence[Column], width: int) -> tuple[Placed, ...]:
     placed, x = [], 0
     for column in kept:
         placed.append(Placed(column, x, widths[column.key]))
-        x += widths[column.key] + _GAP
+        x += widths[column.key] + gap
     return tuple(placed)
 
 
@@ -111,7 +113,7 @@ class Grid(ScrollView, can_focus=True):
     """Rows under a fixed header; the cursor stays on its row when rows move."""
 
     DEFAULT_CSS = """
-    Grid { height: 1fr; background: transparent; scrollbar-size: 1 1; overflow-x: hidden; }
+    Grid { height: 1fr; background: transparent; scrollbar-size: 0 1; overflow-x: hidden; }
     Grid > .grid--header { color: $c-dim; text-style: none; }
     Grid > .grid--cursor { background: $c-cursor-off; }
     Grid:focus > .grid--cursor { background: $c-cursor; }
@@ -211,7 +213,7 @@ class Grid(ScrollView, can_focus=True):
                     self._refresh_row(index)
         else:
             self.virtual_size = Size(0, len(new) + self._header)
-            self.refresh()
+            self.refresh(layout=self.styles.is_auto_height)
         keys = [row.key for row in new]
         if before in keys:
             self.cursor = keys.index(before)
@@ -219,6 +221,10 @@ class Grid(ScrollView, can_focus=True):
             self.cursor = max(0, min(self.cursor, len(new) - 1))
         if self.key != before:
             self.post_message(self.Moved(self, self.key))
+
+    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
+        """With ``height: auto``: all rows, or the line that says that there are none."""
+        return max(1, len(self._rows)) + self._header
 
     def select(self, key: str) -> bool:
         """Puts the cursor on a row; False when there is no such row."""

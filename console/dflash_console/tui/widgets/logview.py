@@ -22,10 +22,10 @@ _PAINT_S = 0.1
 
 
 class LogView(ScrollView, can_focus=True):
-    """Follows the end of a log until told otherwise; wraps, filters, scrolls sideways; error lines stand out."""
+    """Follows the end of a log until told otherwise; wraps, filters, scrolls sideways; errors stand out."""
 
     DEFAULT_CSS = """
-    LogView { height: 1fr; background: transparent; scrollbar-size: 1 1; }
+    LogView { height: 1fr; background: transparent; scrollbar-size: 0 1; }
     """
     ALLOW_SELECT = True
 
