@@ -317,7 +317,7 @@ class Sshd:
 
 
 def _started_at(pid: int) -> str:
-    """Kernel start time of a process, which together with the pid names it for good; empty when it is gone."""
+    """Kernel start time of a process, which with the pid names it for good; empty when it is gone."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     except OSError:

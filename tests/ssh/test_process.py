@@ -153,7 +153,7 @@ async def test_a_host_without_sessions_says_so(tmp_path, monkeypatch) -> None:  
 
 
 async def test_a_connection_lost_in_the_middle_is_said(link: SshLink, sshd: Sshd) -> None:
-    task = asyncio.create_task(link.run(["sleep", "1000"]))
+    task = asyncio.create_task(link.run(["sleep", "20"]))
     await until(lambda: sshd.commands())
     left = sshd.commands()
     sshd.drop_connections()
@@ -163,7 +163,7 @@ async def test_a_connection_lost_in_the_middle_is_said(link: SshLink, sshd: Sshd
 
 
 async def test_a_stream_cut_off_does_not_end_as_if_complete(link: SshLink, sshd: Sshd) -> None:
-    async with link.stream(["sh", "-c", "echo a; sleep 1000"]) as process:
+    async with link.stream(["sh", "-c", "echo a; sleep 20"]) as process:
         chunks = process.chunks()
         assert await anext(chunks) == b"a\n"
         sshd.drop_connections()

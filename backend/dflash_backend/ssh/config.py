@@ -252,14 +252,14 @@ def _look_at(path: Path) -> tuple[Literal["private", "encrypted", "public", "unu
 
     try:
         asyncssh.read_private_key(path)
-    except asyncssh.KeyEncryptionError:
-        return "encrypted", f"key {path} is encrypted: load it into ssh-agent with `ssh-add {path}`"
     except OSError:
         return "unusable", f"key {path} cannot be read"
-    except (asyncssh.KeyImportError, ValueError) as problem:
+    except ValueError as problem:
+        if isinstance(problem, asyncssh.KeyEncryptionError) or "assphrase" in str(problem):
+            return "encrypted", f"key {path} is encrypted: load it into ssh-agent with `ssh-add {path}`"
         try:
             asyncssh.read_public_key(path)
-        except (asyncssh.KeyImportError, OSError, ValueError):
+        except (OSError, ValueError):
             return "unusable", f"key {path} cannot be used: {problem}"
         return "public", ""
     return "private", ""

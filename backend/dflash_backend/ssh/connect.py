@@ -158,8 +158,12 @@ async def _connect(
 
     trust = settings.known_hosts.look_up(hop)
     offered: list[asyncssh.SSHKey] = []
+    reached: list[asyncssh.SSHClientConnection] = []
 
     class Client(asyncssh.SSHClient):
+        def connection_made(self, conn: asyncssh.SSHClientConnection) -> None:
+            reached.append(conn)
+
         def validate_host_public_key(self, host: str, addr: str, port: int, key: asyncssh.SSHKey) -> bool:
             offered.append(key)
             return False
@@ -180,18 +184,18 @@ async def _connect(
                 keepalive_interval=settings.keepalive_interval,
                 keepalive_count_max=settings.keepalive_count,
             )
-    except (asyncssh.HostKeyNotVerifiable, asyncssh.KeyExchangeFailed) as problem:
+    except (asyncssh.DisconnectError, ConnectionError) as problem:
+        if not offered and reached and reached[0].get_server_host_key() is None:
+            # A certificate that nobody vouches for, or only types of keys other than the known ones (whoever
+            # notices first hangs up): look at the plain key.
+            with contextlib.suppress(LinkError):
+                offered.append(await _offered_key(host, hop, tunnel, settings, None))
         if offered:
-            raise _refused(trust.report(offered[-1], host=host.name, hop=hop), problem) from problem
-        # A certificate nobody vouches for, or only key types other than the known ones: look at the plain
-        # key.
-        with contextlib.suppress(LinkError):
-            key = await _offered_key(host, hop, tunnel, settings, None)
-            report = trust.report(key, host=host.name, hop=hop)
+            report = trust.report(offered[-1], host=host.name, hop=hop)
             if report.verdict is not Verdict.TRUSTED:
                 raise _refused(report, problem) from problem
         raise _failure(host, hop, problem, settings) from problem
-    except (asyncssh.Error, OSError, ValueError, TimeoutError) as problem:
+    except (asyncssh.Error, OSError, ValueError) as problem:
         raise _failure(host, hop, problem, settings) from problem
 
 
@@ -219,9 +223,9 @@ async def _offered_key(
                 )
             if key is not None:
                 return key
-        except asyncssh.KeyExchangeFailed as failed:
-            problem = failed
-        except (asyncssh.Error, OSError, ValueError, TimeoutError) as failed:
+        except (asyncssh.DisconnectError, ConnectionError) as failed:
+            problem = failed  # none of the known types
+        except (asyncssh.Error, OSError, ValueError) as failed:
             raise _failure(host, hop, failed, settings) from failed
     raise _failure(host, hop, problem or OSError("the host showed no key"), settings)
 

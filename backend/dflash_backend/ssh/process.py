@@ -29,6 +29,8 @@ SIGNAL_WAIT = 0.5
 """Seconds that a signal sent through the channel is given to work."""
 END_WAIT = 4.0
 """Seconds for the second session: opening it, TERM, two seconds of grace, KILL."""
+CALLER_WAIT = 2.0
+"""Seconds that a caller is held until its command has gone; after that the work goes on without it."""
 
 
 class SshProcess:
@@ -281,7 +283,7 @@ async def open_process(
         abandoned.set()
         ending = _in_background(put_away())
         # A host that does not answer any more must not hold the caller; the task goes on without it.
-        await asyncio.wait((ending,), timeout=END_WAIT)
+        await asyncio.wait((ending,), timeout=CALLER_WAIT)
 
 
 _BACKGROUND: set[asyncio.Task[None]] = set()

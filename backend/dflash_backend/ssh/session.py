@@ -31,14 +31,14 @@ LONGEST_PAUSE = 60.0
 STABLE = 30.0
 """Seconds after which a connection counts as good, so that the next pause is a short one again."""
 SHORT_WAIT = 3.0
-"""A call waits for the next attempt when that is due so soon; else it fails at once and says when."""
+"""A call waits for the next attempt when it is due so soon; else it fails at once with the last reason."""
 
 
 class SshLink:
     """One host (see ``link.HostLink``). Connects at the first call; from then on the connection is kept up.
 
-    A call made while the host is down fails at once with the reason of the last attempt, unless an attempt is
-    under way or due within ``SHORT_WAIT``; attempts go on by themselves.
+    A call made while the host is down waits for the attempt that is under way or due within ``SHORT_WAIT``
+    and fails with its reason; during a longer pause it fails at once. Attempts go on by themselves.
     """
 
     def __init__(
@@ -61,6 +61,7 @@ class SshLink:
         self._last_seen: float | None = None
         self._retry_at: float | None = None
         self._error: ConsoleError | None = None
+        self._failed = 0
         self._connection: Connection | None = None
         self._supervisor: asyncio.Task[None] | None = None
         self._news = asyncio.Event()
@@ -134,6 +135,7 @@ class SshLink:
                 connection = await self._attempt()
             except LinkError as failure:
                 self._error = failure.error
+                self._failed += 1
                 if failure.state.needs_human:
                     self._set(failure.state, failure.error.what)
                     await self._wake.wait()
@@ -191,14 +193,20 @@ class SshLink:
 
     async def _connected(self) -> asyncssh.SSHClientConnection:
         """The connection, or the reason why there is none. The caller bounds the time."""
+        failed = self._failed
         while self._connection is None or self._connection.lost.done():
             news = self._news
             self.connect()
             self._raise_if_hopeless()
-            if self._retry_at is not None and self._retry_at - self._clock() > SHORT_WAIT:
+            if self._failed > failed or self._pausing():
                 raise self._unreachable()
             await news.wait()
         return self._connection.target
+
+    def _pausing(self) -> bool:
+        """True while the next attempt is too far away to wait for it."""
+        due = (self._retry_at or 0.0) - self._clock()
+        return self._state is LinkState.LOST and due > SHORT_WAIT and not self._wake.is_set()
 
     def _raise_if_hopeless(self) -> None:
         if self._closed:
