@@ -1,0 +1,77 @@
+"""``demo``: an embedded cluster on this machine, then the screens or, headless, JSON snapshots."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import importlib.util
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from dflash_backend.core.errors import FailedError
+from dflash_console.cli.command import Context, Leaf
+
+if TYPE_CHECKING:
+    from dflash_backend.control.plane import ControlPlane
+
+NEEDED = ("numpy", "safetensors", "tokenizers")
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Arguments of ``demo``."""
+    parser.add_argument("--servers", type=int, default=3, metavar="N", help="1 to 8 (default: 3)")
+    parser.add_argument("--headless", action="store_true", help="no screens: JSON snapshots, one a line")
+    parser.add_argument(
+        "--for", dest="seconds", type=float, default=20.0, metavar="S", help="headless: so long"
+    )
+    parser.add_argument("--no-load", action="store_true", help="send no requests")
+
+
+async def run(args: argparse.Namespace, context: Context) -> int:
+    """Everything is stopped and removed at the end, also after Ctrl-C."""
+    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        raise FailedError(
+            f"the demo's engine needs {', '.join(missing)}",
+            unchanged="nothing was started",
+            next_step="pip install 'dflash-sglang-console[engine]'",
+        )
+    context.left = "the demo's servers were stopped and its folder removed"
+    async with cluster(args.servers, load=not args.no_load, read_only=context.read_only) as plane:
+        if args.headless:
+            return await headless(plane, args.seconds, context)
+        from dflash_console.tui.app import DflashApp
+        from dflash_console.wiring import live_services
+
+        return await DflashApp(live_services(plane, label="demo")).run_async() or 0
+
+
+async def headless(plane: ControlPlane, seconds: float, context: Context) -> int:
+    """One snapshot a second; exit 5 when a server was not ready at the end."""
+    from dflash_backend.core.states import ServerState
+    from dflash_backend.telemetry.snapshot_json import snapshot_to_json
+
+    last = 0.0
+    snapshot = plane.fleet.snapshot()
+    try:
+        async with asyncio.timeout(seconds):
+            async for snapshot in plane.fleet.changes():
+                if snapshot.at - last >= 0.9:
+                    last = snapshot.at
+                    context.out.event(snapshot_to_json(snapshot))
+    except TimeoutError:
+        pass
+    return 0 if all(server.state is ServerState.READY for server in snapshot.servers) else 5
+
+
+@asynccontextmanager
+async def cluster(servers: int, *, load: bool, read_only: bool = False) -> AsyncIterator[ControlPlane]:
+    """The demo's control plane; servers are launched behind it and stopped at the end."""
+    from dflash_backend.demo.session import demo_session
+
+    async with demo_session(servers, load=load, read_only=read_only) as plane:
+        yield plane
+
+
+COMMAND = Leaf(help="an embedded cluster on this machine, then the screens", run=run, configure=configure)

@@ -1,0 +1,120 @@
+"""A watched part of the inventory for one command: started, settled, closed."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import difflib
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from dflash_backend.core.errors import RefusedError, UnreachableError, UsageError
+from dflash_backend.core.inventory import Inventory
+from dflash_backend.core.samples import LinkStatus, Snapshot
+from dflash_backend.core.states import LinkState, ServerState
+
+if TYPE_CHECKING:
+    from dflash_backend.control.plane import ControlPlane
+    from dflash_console.cli.command import Context
+
+SETTLE_S = 10.0
+"""How long one command waits until it knows the state of what it is about."""
+_NOT_YET = frozenset({LinkState.CONNECTING, LinkState.LOST})
+
+
+def part_of(inventory: Inventory, servers: Sequence[str]) -> Inventory:
+    """The inventory without what a command does not touch; all of it when no server is named.
+
+    Raises UsageError for an unknown server, with the nearest name.
+    """
+    for name in servers:
+        if name not in inventory.servers:
+            near = difflib.get_close_matches(name, list(inventory.servers), n=1)
+            known = ", ".join(inventory.servers)
+            raise UsageError(
+                f"there is no server {name!r} in the configuration",
+                where=inventory.path,
+                next_step=f"did you mean {near[0]!r}?"
+                if near
+                else f"servers: {known or 'none is configured'}",
+            )
+    if not servers:
+        return inventory
+    kept = {name: server for name, server in inventory.servers.items() if name in servers}
+    hosts = {server.host for server in kept.values()}
+    return dataclasses.replace(
+        inventory,
+        servers=kept,
+        hosts={name: host for name, host in inventory.hosts.items() if name in hosts},
+    )
+
+
+@asynccontextmanager
+async def watching(
+    context: Context, servers: Sequence[str], *, settle: bool = True
+) -> AsyncIterator[ControlPlane]:
+    """A running control plane over the named servers (none named: all), states known where possible."""
+    from dflash_backend.control.plane import control_plane
+
+    inventory = part_of(context.inventory, servers)
+    async with control_plane(inventory, read_only=context.read_only) as plane:
+        if settle:
+            await settled(plane)
+        yield plane
+
+
+async def settled(plane: ControlPlane, timeout: float = SETTLE_S) -> Snapshot:
+    """The first snapshot in which every server's state is known, or the newest after ``timeout`` seconds.
+
+    A host that cannot be reached is known, once its first attempt has failed.
+    """
+    newest = plane.fleet.snapshot()
+    try:
+        async with asyncio.timeout(timeout):
+            async for newest in plane.fleet.changes():
+                if _known(newest):
+                    break
+    except TimeoutError:
+        pass
+    return newest
+
+
+def _known(snapshot: Snapshot) -> bool:
+    links = {link.host: link for link in snapshot.hosts}
+    for server in snapshot.servers:
+        link = links.get(server.host)
+        if link is not None and link.state is LinkState.CONNECTING:
+            return False
+        waiting = link is not None and link.state is LinkState.UP
+        if waiting and (server.state is ServerState.UNKNOWN or _half_read(server.state, server.figures)):
+            return False
+    return True
+
+
+def _half_read(state: ServerState, figures: object) -> bool:
+    return state in (ServerState.READY, ServerState.FOREIGN) and figures is None
+
+
+def demand_host(snapshot: Snapshot, host: str) -> None:
+    """Raises the error that stands between us and a host: unreachable (3) or refused (4). Else nothing."""
+    link = next((one for one in snapshot.hosts if one.host == host), None)
+    if link is None or link.state is LinkState.UP:
+        return
+    raise link_error(link)
+
+
+def link_error(link: LinkStatus) -> RefusedError | UnreachableError:
+    """A connection's state as an error."""
+    where = f"host {link.host}"
+    text = link.message or str(link.state)
+    match link.state:
+        case LinkState.KEY_UNKNOWN:
+            step = f"compare the fingerprint, then: dflash-console hosts trust {link.host}"
+            return RefusedError(text, where=where, next_step=step)
+        case LinkState.KEY_CHANGED | LinkState.AUTH_FAILED | LinkState.CONFIG_ERROR | LinkState.DISABLED:
+            step = f"dflash-console hosts check {link.host}"
+            return RefusedError(text, where=where, next_step=step)
+        case _:
+            step = f"dflash-console hosts check {link.host} says more; servers there are left as they are"
+            return UnreachableError(text, where=where, next_step=step)
