@@ -1,0 +1,50 @@
+"""Small helpers of the tests of the TUI."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+from dflash_console.tui.app import DflashApp
+from dflash_console.tui.widgets.grid import Grid
+from textual.pilot import Pilot
+
+
+async def until(condition: Callable[[], Any], what: str = "", seconds: float = 10.0) -> None:
+    """Waits for a condition; fails with its words when the deadline passes."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not reached: {what or condition}")
+        await asyncio.sleep(0.02)
+
+
+async def settle(pilot: Pilot[Any]) -> None:
+    """Lets messages be handled."""
+    await pilot.pause()
+    await pilot.pause()
+
+
+def screen_text(app: DflashApp) -> str:
+    """What is on the screen, as plain lines."""
+    return "\n".join(
+        "".join(segment.text for segment in strip).rstrip()
+        for strip in app.screen._compositor.render_strips()
+    )
+
+
+def toasts(app: DflashApp) -> list[str]:
+    """Messages that were told and are still shown."""
+    return [note.message for note in app._notifications]
+
+
+def keys(app: DflashApp, grid: str) -> list[str]:
+    """Keys of a grid's rows."""
+    return [row.key for row in app.screen.query_one(grid, Grid).rows]
+
+
+def where(app: DflashApp) -> str:
+    """Name of the screen in front."""
+    return getattr(app.screen, "WHERE", type(app.screen).__name__)
