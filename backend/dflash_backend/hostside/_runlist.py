@@ -129,7 +129,7 @@ class RunList:
         group = _members.of_group(identity, ending, table, boot, lives)
         row["rss_mib"] = sum(one.rss for one in group) * _procs.PAGE / 2**20 if group else None
         if lives:
-            self._watched(row, folder, notes)
+            self._watched(row, folder, boot, notes)
         elif identity.boot_id != boot:
             elsewhere = row["machine"] and row["machine"] != os.uname().nodename
             where = f"recorded on {row['machine']}: not to be judged from here"
@@ -141,15 +141,14 @@ class RunList:
             notes.append("over, and the exit code was not recorded (its supervisor was killed)")
 
     @staticmethod
-    def _watched(row: dict[str, Any], folder: str, notes: list[str]) -> None:
+    def _watched(row: dict[str, Any], folder: str, boot: str, notes: list[str]) -> None:
         if row["manager"] == "adopted":
             return
         try:
             supervisor = _runfolder.read_identity(folder, "supervisor")
         except (OSError, ValueError):
             supervisor = None
-        one = _procs.process(supervisor.pid) if supervisor else None
-        if supervisor is None or one is None or one.start != supervisor.start:
+        if _runfolder.leader(supervisor, boot) is None:
             notes.append("its supervisor is gone: the exit code will not be recorded")
 
     @staticmethod
@@ -228,7 +227,8 @@ def size(path: str) -> int | None:
 def tail(path: str, length: int) -> str:
     """The last ``length`` bytes of a log from a line's begin, as text; empty when it cannot be read."""
     try:
-        with open(path, "rb") as stream:
+        # Not blocking: a pipe in the place of the log must not hold up the whole list.
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as stream:
             end = stream.seek(0, os.SEEK_END)
             stream.seek(max(0, end - length))
             raw = stream.read(length)

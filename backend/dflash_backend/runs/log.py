@@ -66,10 +66,10 @@ async def _pump(process: RemoteProcess, chunks: asyncio.Queue[bytes | None]) -> 
         async for chunk in process.chunks():
             for begin in range(0, len(chunk), 65536):
                 await chunks.put(chunk[begin : begin + 65536])
-    finally:
-        # The reader must be woken also when the connection broke; it then meets the error in this task.
-        with contextlib.suppress(asyncio.CancelledError):
-            await chunks.put(None)
+    except Exception:
+        await chunks.put(None)  # wakes the reader, which then meets the error in this task
+        raise
+    await chunks.put(None)
 
 
 class _Messages:

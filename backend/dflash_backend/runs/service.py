@@ -77,7 +77,7 @@ class HostRuns:
 
     async def _launched_after_all(self, token: str, lost: UnreachableError) -> RunStatus:
         """The run of a launch whose answer did not arrive: the host finishes or undoes a launch by itself."""
-        with contextlib.suppress(UnreachableError):
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(FIND_AGAIN_S):
                 while True:
                     try:
