@@ -224,7 +224,7 @@ def test_gpu_figures_come_from_one_long_running_child(root: Path, tmp_path: Path
         ("0, 97887, ERR!, ERR!, 600, ERR!, ERR!, ERR!, 0, Disabled", "error", {"power_w", "temperature_c"}),
         ("0, 97887, 1, 2, 600, 3, 4, 5, 12, Disabled", "ecc-errors", set()),
         (
-            "[Not Supported], [Unknown Error], [Insufficient Permissions], N/A, , [Requested], x, nan, inf, -",
+            "[Not Supported], [Unknown Error], [Insufficient Permissions], N/A, , [Request], x, nan, inf, -",
             "error",
             {"memory_used_mib", "memory_total_mib", "utilization_pct", "power_w", "temperature_c"},
         ),

@@ -1,7 +1,8 @@
 """Recordings: one JSON line per snapshot after a header, so that a session can be watched again.
 
-What is long and seldom changes (settings, the run with its log tail) is written when it changed; of a log
-tail only what came is written. Secrets are removed where text enters the console and once more here.
+What is long and seldom changes (settings, GPUs, the run with its log tail) is written when it changed; of a
+log tail only what came is written. Lines are numbered and every ``WHOLE_EVERY``-th one is whole, so that a
+damaged line costs a minute at most. Secrets are removed where text enters the console and once more here.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from io import FileIO
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -26,6 +28,7 @@ from dflash_backend.telemetry.snapshot_json import SCHEMA, iso, snapshot_from_js
 KIND = "dflash-console-recording"
 MAX_LINE = 32 * 1024 * 1024
 MAX_PROBLEMS = 20
+WHOLE_EVERY = 60
 SAME = "="
 """Stands for a part that is as in the line before."""
 _HEAVY = ("settings", "run", "gpus")
@@ -46,11 +49,16 @@ class Packer:
 
     def __init__(self) -> None:
         self._last: dict[str, dict[str, Any]] = {}
+        self._number = 0
 
     def pack(self, snapshot: Snapshot) -> dict[str, Any]:
         """The JSON of a snapshot without what the lines before told already."""
         line = redact_mapping(snapshot_to_json(snapshot, detail=True))
         assert isinstance(line, dict)
+        line["n"] = self._number
+        if self._number % WHOLE_EVERY == 0:
+            self._last.clear()
+        self._number += 1
         for server in line["servers"]:
             detail = server["detail"]
             before = self._last.get(server["name"], {})
@@ -78,10 +86,14 @@ class Unpacker:
 
     def __init__(self) -> None:
         self._last: dict[str, dict[str, Any]] = {}
+        self._number = -1
 
     def unpack(self, line: object) -> Snapshot:
         """Raises ConfigError for a line that is no snapshot or needs one that is not there."""
         if isinstance(line, dict) and isinstance(line.get("servers"), list):
+            if line.get("n") != self._number + 1:
+                self._last.clear()
+            self._number = line["n"] if isinstance(line.get("n"), int) else -1
             for server in line["servers"]:
                 if isinstance(server, dict) and isinstance(server.get("detail"), dict):
                     self._complete(str(server.get("name")), server["detail"])
@@ -152,10 +164,10 @@ async def _stream(fleet: FleetView) -> Any:
             await close()
 
 
-def _create(path: Path, overwrite: bool) -> BinaryIO:
+def _create(path: Path, overwrite: bool) -> FileIO:
     flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | (os.O_TRUNC if overwrite else os.O_EXCL)
     try:
-        return os.fdopen(os.open(path, flags, 0o600), "wb")
+        return os.fdopen(os.open(path, flags, 0o600), "wb", buffering=0)
     except FileExistsError:
         raise UsageError(
             "the file exists already",
@@ -167,10 +179,12 @@ def _create(path: Path, overwrite: bool) -> BinaryIO:
         raise FailedError(f"cannot be written: {error.strerror}", where=str(path)) from error
 
 
-def _write(stream: BinaryIO, path: Path, line: object) -> None:
+def _write(stream: FileIO, path: Path, line: object) -> None:
     try:
-        stream.write(json.dumps(line, separators=(",", ":"), allow_nan=False).encode() + b"\n")
-        stream.flush()
+        data = json.dumps(line, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+        # Unbuffered: after a full disk nothing is left that closing would try to write.
+        while data:
+            data = data[stream.write(data) :]
     except OSError as error:
         raise FailedError(
             f"cannot be written: {error.strerror}",
