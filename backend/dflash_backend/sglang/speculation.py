@@ -130,9 +130,9 @@ def _add_window(draft: Draft, profile: Profile, facts: Release, known: HostAbili
         if not honoured:
             draft.warn(
                 f"SGLang {facts.name} does not read the drafter's layer_types and sliding_window: a drafter "
-                "that declares windows runs with full attention, and its accept length collapses beyond the "
-                "window (reference pair at context 1024: 1.05 instead of 3.00). The plugin ('plugin install') "
-                "and releases from 0.5.14 on honour windows; the window flag does not repair it"
+                "that declares windows runs with full attention, and its accept length collapses beyond "
+                "the window (reference pair at context 1024: 1.05 instead of 3.00). The plugin and releases "
+                "from 0.5.14 on honour windows; the window flag does not repair it"
             )
         return
     if profile.window == "off":

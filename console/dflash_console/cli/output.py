@@ -66,7 +66,8 @@ class Output:
     def error(self, error: ConsoleError) -> None:
         """The error's lines on standard error; with ``--json`` also as the document on standard output."""
         first, *rest = error.lines()
-        self._stderr.write(f"dflash-console: {redact(sanitise(first))}\n")
+        name = "" if first.startswith("dflash-console") else "dflash-console: "
+        self._stderr.write(f"{name}{redact(sanitise(first))}\n")
         for line in rest:
             self._stderr.write(f"  {redact(sanitise(line))}\n")
         self._stderr.flush()

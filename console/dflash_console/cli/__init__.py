@@ -1,0 +1,1 @@
+"""The command line: every action of the screens has its twin here."""
