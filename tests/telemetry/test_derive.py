@@ -167,6 +167,12 @@ TABLE: list[tuple[str, Facts, ServerState, str]] = [
         ServerState.STARTING,
         "",
     ),
+    (
+        "seen for the first time with an open port",
+        replace(BASE, run=run(), listening=True, http=HttpAnswer()),
+        ServerState.UNKNOWN,
+        "asking its port",
+    ),
     ("ready", replace(BASE, run=run(), listening=True, http=GOOD), ServerState.READY, ""),
     ("ready, ports unknown", replace(BASE, run=run(), listening=None, http=GOOD), ServerState.READY, ""),
     (

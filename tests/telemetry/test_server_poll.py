@@ -16,8 +16,10 @@ from captured_server import Server
 from dflash_backend.core.errors import UnreachableError
 from dflash_backend.core.inventory import ServerConfig
 from dflash_backend.core.profile import Algorithm
+from dflash_backend.core.states import StageName
 from dflash_backend.telemetry import server_poll
 from dflash_backend.telemetry.figures import NO_METRICS
+from dflash_backend.telemetry.run_log import RunLog
 from dflash_backend.telemetry.server_poll import ServerPoller
 
 CAPTURES = Path(__file__).parent.parent / "data" / "captures"
@@ -83,10 +85,17 @@ def poller(
     return ServerPoller(config, link or Straight(), lambda: client, clock=now, **options)
 
 
-async def rounds(one: ServerPoller, now: Now, count: int) -> None:
+async def rounds(one: ServerPoller, now: Now, count: int, log: RunLog | None = None) -> None:
     for _ in range(count):
         now.at += 1.0
-        await one.poll()
+        await one.poll(log)
+
+
+def starting_log() -> RunLog:
+    log = RunLog()
+    log.take({"reset": True, "text": "Load weight begin. avail mem=1.00 GB\n", "partial": ""}, 1.0)
+    assert log.stage.name is StageName.WEIGHTS
+    return log
 
 
 @pytest.mark.parametrize("capture", ["sglang-0.5.11-cpu", "sglang-0.5.14-cpu-dflash", "sglang-0.5.23-cpu"])
@@ -96,15 +105,16 @@ async def test_a_server_becomes_ready_and_tells_figures_and_settings(
     server = Server(CAPTURES / capture)
     one = poller(await serve(server.app()), client, now)
     server.state["health"] = 503
-    await rounds(one, now, 2)
+    log = starting_log()
+    await rounds(one, now, 2, log)
     assert not one.answer.ready
     assert one.answer.answered == now.at
     assert one.figures is None
     assert set(server.asked) == {"/health"}
     server.state.update(health=200, running=4, values={"realtime_tokens_total/decode": 100})
-    await rounds(one, now, 1)
+    await rounds(one, now, 1, log)
     server.state["values"] = {"realtime_tokens_total/decode": 250}
-    await rounds(one, now, 1)
+    await rounds(one, now, 1, log)
     assert one.answer.ready
     assert one.figures is not None
     assert one.figures.decode_tok_s == pytest.approx(150)
@@ -112,10 +122,22 @@ async def test_a_server_becomes_ready_and_tells_figures_and_settings(
     assert one.settings is not None
     assert one.settings.algorithm is (Algorithm.DFLASH if "dflash" in capture else Algorithm.NONE)
     # /health runs a request on the server: never again once it has said that it serves.
-    await rounds(one, now, 5)
+    await rounds(one, now, 5, log)
     assert server.asked["/health"] == 3
     assert server.asked["/server_info"] == 1
     assert server.asked["/metrics"] == server.asked["/v1/loads"] == 7
+
+
+async def test_a_server_that_has_run_for_long_is_known_in_one_round_without_a_request_on_it(
+    serve: Serve, client: aiohttp.ClientSession, now: Now
+) -> None:
+    server = Server(DFLASH)
+    one = poller(await serve(server.app()), client, now)
+    await rounds(one, now, 1)
+    assert one.answer.ready
+    assert one.figures is not None
+    assert one.settings is not None
+    assert dict(server.asked) == {"/v1/models": 1, "/v1/loads": 1, "/metrics": 1, "/server_info": 1}
 
 
 async def test_a_server_without_metrics_is_said_so_and_not_asked_each_time(

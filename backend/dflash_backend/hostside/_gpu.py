@@ -159,6 +159,8 @@ class GpuReader(threading.Thread):
         self.closing = threading.Event()
         # One assignment replaces the whole result, so a reader sees the old or the new one.
         self.result: tuple[str, str, dict[int, Row], float | None] = ("none", "looking for GPUs", {}, None)
+        self.known = threading.Event()
+        """Set once the first answer is there: figures, or why there are none."""
         self.users: dict[int, str] = {}
 
     def sample(self) -> Row:
@@ -176,13 +178,18 @@ class GpuReader(threading.Thread):
             ]
         return {"source": source, "note": note, "rows": values}
 
+    def tell(self, source: str, note: str, rows: dict[int, Row], at: float | None) -> None:
+        """Replaces what is known."""
+        self.result = (source, note, rows, at)
+        self.known.set()
+
     def run(self) -> None:
         while not self.closing.is_set():
             try:
                 why = self.read_nvml() or self.read_smi()
             except Exception as error:
                 why = f"reading GPUs failed: {type(error).__name__}: {error}"
-            self.result = ("none", why, {}, None)
+            self.tell("none", why, {}, None)
             self.closing.wait(RETRY_S)
 
     def close(self) -> None:
@@ -221,7 +228,7 @@ class GpuReader(threading.Thread):
                     rows[device.index] = device.read(slow)
                     for entry in rows[device.index]["processes"]:
                         entry["user"] = self.user_of(entry["pid"])
-                self.result = ("nvml", "", rows, time.monotonic())
+                self.tell("nvml", "", rows, time.monotonic())
                 self.closing.wait(self.interval_s)
             return ""
         finally:
@@ -298,7 +305,7 @@ class GpuReader(threading.Thread):
                 row["processes"] = apps.get(row["uuid"], [])
                 rows = dict(rows)
                 rows[row["index"]] = row
-                self.result = ("nvidia-smi", "", rows, now)
+                self.tell("nvidia-smi", "", rows, now)
         finally:
             if child.poll() is None:
                 child.kill()

@@ -25,6 +25,8 @@ from dflash_backend.hostside import _gpu, _host, _procs, _runs_seen
 PROTOCOL = 1
 SILENCE_S = 60
 MAX_COMMAND = 64 * 1024
+FIRST_GPU_S = 0.5
+"""So long the first tick waits for the GPUs: a command that looks once should see them."""
 
 
 class Monitor:
@@ -129,6 +131,8 @@ def main(request: Any, emit: Callable[[Any], None], stdin: BinaryIO) -> None:
     threading.Thread(target=monitor.obey, args=(stdin,), daemon=True).start()
     try:
         emit(monitor.hello())
+        if monitor.gpus is not None:
+            monitor.gpus.known.wait(FIRST_GPU_S)
         due = time.monotonic()
         while True:
             emit(monitor.tick())

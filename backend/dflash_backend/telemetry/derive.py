@@ -179,6 +179,9 @@ def _alive(facts: Facts, run: RunStatus) -> Derived:
             state=ServerState.UNREACHABLE,
             message=f"the process lives, its port has not answered{silent}: {http.message or 'no answer'}",
         )
+    if facts.listening and http.asked is None:
+        # Seen for the first time, with an open port: it may have been ready for days.
+        return Derived(state=ServerState.UNKNOWN, message="the process lives, asking its port")
     stage = facts.stage or Stage(name=StageName.LAUNCH)
     if stage.name is StageName.READY:
         # The log line alone is not enough: an answer is.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass, field
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from dflash_backend.core.clock import Clock, wall
 from dflash_backend.core.inventory import Inventory, ServerConfig
 from dflash_backend.core.profile import Profile
-from dflash_backend.core.samples import RunStatus, ServerSnapshot, Snapshot
+from dflash_backend.core.samples import HostSample, RunStatus, ServerSnapshot, Snapshot
 from dflash_backend.core.states import LinkState, ServerState
 from dflash_backend.sglang.failure import explain_failure
 from dflash_backend.ssh.link import HostPool
@@ -48,7 +49,9 @@ class _Server:
     why: tuple[str, ...] = ()
     why_of: tuple[object, ...] = ()
     profile: Profile | None = None
-    told: set[str] = field(default_factory=set)
+    news: asyncio.Event = field(default_factory=asyncio.Event)
+    """The host told something that makes asking the server worth while at once."""
+    listening: bool = False
 
 
 class Fleet:
@@ -102,7 +105,7 @@ class Fleet:
                 self._spawn(watch.run(), f"watch {name}")
         for place, (name, server) in enumerate(self._servers.items()):
             if server.config.host not in self._disabled:
-                # Spread over the second, so that the work does not come in one lump.
+                # Spread over the second after the first round, so that the work does not come in lumps.
                 self._spawn(self._poll(server, place / len(self._servers)), f"poll {name}")
         self._spawn(self._publish(), "publish")
 
@@ -170,9 +173,9 @@ class Fleet:
         return self._session
 
     async def _poll(self, server: _Server, delay: float) -> None:
-        await asyncio.sleep(delay)
         watch = self._hosts[server.config.host]
         while True:
+            server.news.clear()
             try:
                 await self._poll_once(server, watch)
             except Exception:
@@ -181,14 +184,19 @@ class Fleet:
                 server.poller.silent("reading the server failed: see the console's log")
             self._dirty.set()
             # Counted from the end: a slow server is asked less often, never twice at once.
-            await asyncio.sleep(POLL_S if server.poller.answer.ready else POLL_STARTING_S)
+            pause = POLL_S if server.poller.answer.ready else POLL_STARTING_S
+            if server.poller.figures is not None:
+                pause, delay = pause + delay, 0.0
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await server.news.wait()
 
     async def _poll_once(self, server: _Server, watch: HostWatch) -> None:
-        if watch.link.status.state is not LinkState.UP:
-            return
         sample = watch.sample
+        if watch.link.status.state is not LinkState.UP or (sample is None and not watch.problem):
+            return  # the first tick says whose port it is, and whether anybody listens there
         fresh = sample is not None and self._clock() - sample.at <= HOST_SILENT_S
-        if sample is not None and fresh and server.config.port not in sample.listening:
+        if sample is not None and fresh and _closed(sample, server.config.port):
             server.poller.silent("nothing listens on the port")
             return
         run = self._run_of(server)
@@ -222,6 +230,11 @@ class Fleet:
                     server.run_id = run_id
                     server.was_ready = False
                     server.poller.reset()
+                sample = self._hosts[host].sample
+                listening = sample is not None and not _closed(sample, server.config.port)
+                if listening != server.listening:
+                    server.listening = listening
+                    server.news.set()
         self._dirty.set()
 
     def _run_of(self, server: _Server) -> RunStatus | None:
@@ -251,7 +264,6 @@ class Fleet:
         sample, run = watch.sample, self._run_of(server)
         run_log = watch.log_of(run.run_id) if run is not None else None
         failed = run is not None and not run.alive and run.exit_code != 0 and run.stop_requested_at is None
-        known_ports = sample is not None and "listening" not in sample.notes
         derived = derive(
             Facts(
                 now=now,
@@ -259,7 +271,9 @@ class Fleet:
                 host_at=sample.at if sample is not None else None,
                 host_problem=watch.problem,
                 run=run,
-                listening=config.port in sample.listening if sample is not None and known_ports else None,
+                listening=None
+                if sample is None or "listening" in sample.notes
+                else not _closed(sample, config.port),
                 listener=sample.listening.get(config.port) if sample is not None else None,
                 http=poller.answer,
                 was_ready=server.was_ready,
@@ -290,3 +304,8 @@ class Fleet:
             if seen.state is ServerState.READY:
                 server.was_ready = True
         self._chronicle.add(snapshot)
+
+
+def _closed(sample: HostSample, port: int) -> bool:
+    """True when the host has looked at its ports and nothing listens on this one."""
+    return "listening" not in sample.notes and port not in sample.listening

@@ -1,8 +1,8 @@
 """Asks one server over its HTTP port, through the SSH forward, in short rounds that end by themselves.
 
-What is asked: ``/health`` until it says once that the server serves (it runs a request, so never again);
-then ``/v1/loads`` and ``/metrics`` each round; ``/server_info`` when the server became ready, when its
-counters fell, and now and then; ``/v1/models`` only when nothing else answered, to tell busy from dead.
+What is asked: until the server is ready, ``/health`` while its log shows a start that goes on (it runs a
+request on the server, so it is never asked again), else ``/v1/models``, which costs nothing. Then
+``/v1/loads`` and ``/metrics`` in each round, and ``/server_info`` at first, when counters fell, and now and then.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from dflash_backend.core.clock import Clock, wall
 from dflash_backend.core.errors import ConsoleError, UsageError
 from dflash_backend.core.inventory import ServerConfig
 from dflash_backend.core.samples import EffectiveSettings, ServerFigures
+from dflash_backend.core.states import StageName
 from dflash_backend.core.text import sanitise
 from dflash_backend.sglang.loads import read_loads
 from dflash_backend.sglang.metrics import is_metrics, read_metrics
@@ -103,10 +104,9 @@ class ServerPoller:
             self._missed(message)
             return
         base = f"http://127.0.0.1:{port}"
-        if not self.answer.ready and not await self._ask_health(base):
+        if not self.answer.ready and not await self._ask_ready(base, log):
             return
-        if await self._ask_figures(base, log) and self._clock() >= self._settings_due:
-            await self._ask_settings(base)
+        await self._ask_figures(base, log)
 
     def silent(self, message: str) -> None:
         """The host says that nothing listens: there is nobody to ask."""
@@ -115,10 +115,13 @@ class ServerPoller:
 
     # Rounds -----------------------------------------------------------------------------------------
 
-    async def _ask_health(self, base: str) -> bool:
+    async def _ask_ready(self, base: str, log: RunLog | None) -> bool:
         """True when the server says that it serves."""
-        page = await self._get(base, "/health", timeout=HEALTH_TIMEOUT_S)
-        if page.status in (404, 405, 401, 403):
+        starting = log is not None and log.stage.name not in (StageName.LAUNCH, StageName.READY)
+        page = Page(status=404)
+        if starting:
+            page = await self._get(base, "/health", timeout=HEALTH_TIMEOUT_S)
+        if page.status in (401, 403, 404, 405):
             page = await self._get(base, "/v1/models")
             if page.status in (401, 403):
                 # It answers and asks for a key: it serves, and /metrics is open also then.
@@ -134,10 +137,11 @@ class ServerPoller:
             self._missed(f"no answer of SGLang (HTTP {page.status})")
         return page.ok
 
-    async def _ask_figures(self, base: str, log: RunLog | None) -> bool:
-        """False when nothing at all answered."""
-        metrics_page, loads_page = await asyncio.gather(
-            self._present(base, "/metrics"), self._present(base, "/v1/loads?include=core,spec,queues")
+    async def _ask_figures(self, base: str, log: RunLog | None) -> None:
+        metrics_page, loads_page, _ = await asyncio.gather(
+            self._present(base, "/metrics"),
+            self._present(base, "/v1/loads?include=core,spec,queues"),
+            self._ask_settings(base),
         )
         now = self._clock()
         metrics = loads = None
@@ -157,7 +161,7 @@ class ServerPoller:
             loads_problem = f"/v1/loads: HTTP {loads_page.status}"
         if metrics_page.status is None and loads_page.status is None and not await self._breathes(base):
             self._missed(loads_problem or metrics_problem)
-            return False
+            return
         self.figures = self._maker.make(
             Readings(
                 at=now,
@@ -172,12 +176,13 @@ class ServerPoller:
         if self._maker.restarted:
             self._settings_due = 0.0
         self.answer = HttpAnswer(asked=now, answered=now, ready=True, running=self.figures.running)
-        return True
 
     async def _breathes(self, base: str) -> bool:
         return (await self._get(base, "/v1/models")).status is not None
 
     async def _ask_settings(self, base: str) -> None:
+        if self._clock() < self._settings_due:
+            return
         page = await self._get(base, "/server_info")
         if page.status == 404:
             page = await self._get(base, "/get_server_info")

@@ -67,6 +67,7 @@ def server_to_json(server: ServerSnapshot, now: float, *, detail: bool = False) 
         "age_s": _rounded(max(0.0, now - server.at), 3) if server.at is not None else None,
         "message": server.message,
         "port": server.port,
+        "run_id": server.run.run_id if server.run is not None else None,
         "decode_source": (figures.decode_source or None) if figures else None,
         "notes": dict(figures.notes) if figures else {},
         "gpu_note": server.gpu_note or None,
