@@ -13,7 +13,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from dflash_backend.core.inventory import HostConfig
@@ -75,10 +75,12 @@ class Sshd:
         trusted: bool = True,
         remote_env: Mapping[str, str] | None = None,
         key_kind: str = "ed25519",
+        prefix: Sequence[str] = (),
     ) -> None:
         """``jump``: reached through that one. ``trusted``: its key is put into the client's known_hosts.
 
-        ``remote_env`` is set for everything that runs on this host, beside a HOME of its own.
+        ``remote_env`` is set for everything that runs on this host, beside a HOME of its own. ``prefix`` goes
+        in front of sshd's command and must replace itself by it (a namespace to run in).
         """
         self.name = name
         self.folder = folder
@@ -89,6 +91,7 @@ class Sshd:
         self.remote_home = folder / "remote-home"
         self.remote_env = {"HOME": str(self.remote_home), **(remote_env or {})}
         self.log = folder / "sshd.log"
+        self.prefix = list(prefix)
         self._process: subprocess.Popen[bytes] | None = None
         self._orphans: dict[int, str] = {}
         self._trusted = trusted
@@ -211,7 +214,7 @@ class Sshd:
         config.write_text(self._server_config())
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                [SSHD, "-D", "-e", "-f", str(config)],
+                [*self.prefix, SSHD, "-D", "-e", "-f", str(config)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
