@@ -19,6 +19,8 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 _KINDS = {400: "BadRequestError", 404: "NotFoundError", 409: "ConflictError", 413: "BadRequestError"}
 
+_POLLED = frozenset({"/metrics", "/v1/loads", "/health", "/ready"})
+
 
 def error_response(request: web.Request, message: str, status: int) -> web.Response:
     """An error as SGLang answers it: OpenAI's object under /v1, ``{"error": {...}}`` elsewhere."""
@@ -64,12 +66,16 @@ def _first(error: BaseException) -> BaseException:
 
 @web.middleware
 async def access_log(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """The line that uvicorn writes in SGLang's log."""
+    """The line that uvicorn writes in SGLang's log; a monitor's polls that went well are left out."""
     response = await handler(request)
+    if request.method == "GET" and request.path in _POLLED and response.status == 200:
+        return response
     peer = request.transport.get_extra_info("peername") if request.transport else None
     where = f"{peer[0]}:{peer[1]}" if peer else "-"
     path = "".join(c if c.isprintable() else "?" for c in request.path_qs[:200])
-    logger.info('INFO:     %s - "%s %s HTTP/1.1" %d', where, request.method, path, response.status)
+    logger.info(
+        'INFO:     %s - "%s %s HTTP/1.1" %d %s', where, request.method, path, response.status, response.reason
+    )
     return response
 
 
