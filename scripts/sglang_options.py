@@ -102,7 +102,7 @@ def describe(
     """Fills kind, choices and deprecation, which both forms of declaration share."""
     if action == "BooleanOptionalAction":
         spec["kind"] = "toggle"
-    elif action in FLAG_ACTIONS or action == "DeprecatedStoreConstAction":
+    elif action in FLAG_ACTIONS or (action == "DeprecatedStoreConstAction" and "nargs" not in words):
         spec["kind"] = "flag"
     elif action == "LoRAPathAction" or nargs in ("+", "*"):
         spec["kind"] = f"list-{kind}"
@@ -116,6 +116,8 @@ def describe(
     new = words.get("new_flag")
     if action.startswith("Deprecated"):
         spec["deprecated"] = new.value if isinstance(new, ast.Constant) and new.value else True
+    if "error_message" in words:
+        spec["retired"] = True  # still parsed, but only to stop the launch with an explanation
     if dotted(words.get("help")) == "SUPPRESS":
         spec["hidden"] = True
 

@@ -176,6 +176,13 @@ def _add_checked(
     words = value_words(option, value)
     if not words:
         return
+    if option.retired:
+        draft.refuse(
+            f"SGLang {facts.name} stops when it is given --{option.name}: the option has been retired",
+            "take it out of the profile",
+            about=("options", asked),
+        )
+        return
     if option.deprecated:
         instead = f"; it says to use {option.replacement}" if option.replacement else ""
         draft.note(f"--{option.name} is deprecated in {facts.name}{instead}")

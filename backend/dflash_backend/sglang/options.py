@@ -35,6 +35,8 @@ class Option:
     deprecated: bool = False
     replacement: str = ""
     hidden: bool = False
+    retired: bool = False
+    """The release knows the name only to stop the launch with an explanation."""
 
 
 class _Segment(msgspec.Struct, forbid_unknown_fields=True):
@@ -46,6 +48,7 @@ class _Segment(msgspec.Struct, forbid_unknown_fields=True):
     alias: str | None = None
     deprecated: str | bool = False
     hidden: bool = False
+    retired: bool = False
 
 
 class _File(msgspec.Struct, forbid_unknown_fields=True):
@@ -65,6 +68,7 @@ def _option(name: str, segment: _Segment) -> Option:
         deprecated=bool(segment.deprecated),
         replacement=segment.deprecated if isinstance(segment.deprecated, str) else "",
         hidden=segment.hidden,
+        retired=segment.retired,
     )
 
 

@@ -76,7 +76,8 @@ def _check_options(draft: Draft, profile: Profile, facts: Release) -> None:
             "use tp-size instead of pp-size",
             about=("options", "pp-size"),
         )
-    if profile.options.get("enable-dp-attention") is True:
+    replicas = _int(_option(profile, "attn-dp-size", "attention-data-parallel-size"))
+    if profile.options.get("enable-dp-attention") is True or (replicas is not None and replicas > 1):
         if not facts.dflash_with_dp_attention:
             draft.refuse(
                 f"SGLang {facts.name} refuses {algorithm} with DP attention",
