@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import AsyncIterator
+from contextlib import aclosing
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dflash_backend.control.contract import Action, Decision, Outcome, Plan, Step
@@ -10,11 +14,20 @@ from dflash_backend.control.plane import ControlPlane
 from dflash_backend.core.errors import ConsoleError, RefusedError, UsageError
 from dflash_backend.core.profile import Profile
 from dflash_backend.telemetry.replay import Replay
-from dflash_console.tui.services import Finding, KeyOffer, ProfileSummary, Services
+from dflash_console.bench_states import next_state, stored_state
+from dflash_console.tui.services import BenchJob, BenchState, Finding, KeyOffer, ProfileSummary, Services
 
 if TYPE_CHECKING:
+    from dflash_backend.bench.job import Job
     from dflash_backend.ssh.hostkeys import KeyReport
 
+FIRST_LOOK = "first-look"
+FIRST_LOOK_TOML = """
+description = "two cells, a few minutes at most: one request at a time, then four"
+concurrency = [1, 4]
+output_tokens = 96
+requests = 8
+"""
 REPLAY_REASON = "this is a replay: nothing can be changed"
 
 
@@ -124,6 +137,69 @@ class PoolHosts:
             )
 
 
+class PlaneBench:
+    """``BenchSource``: jobs beside the configuration file and the first look, runs in the data folder."""
+
+    def __init__(self, plane: ControlPlane) -> None:
+        self._plane = plane
+
+    def _job_files(self) -> dict[str, Path]:
+        path = self._plane.inventory.path
+        folder = Path(path).parent / "jobs" if path else None
+        files = sorted(folder.glob("*.toml")) if folder is not None and folder.is_dir() else []
+        return {file.stem: file for file in files}
+
+    def _load(self, name: str) -> Job:
+        from dflash_backend.bench.job import load_job, parse_job
+
+        file = self._job_files().get(name)
+        if file is not None:
+            return load_job(file)
+        if name == FIRST_LOOK:
+            return parse_job(FIRST_LOOK_TOML, path=f"{FIRST_LOOK}.toml")
+        raise UsageError(
+            f"there is no job {name!r}", next_step="jobs lie in jobs/ beside the configuration file"
+        )
+
+    async def jobs(self) -> tuple[BenchJob, ...]:
+        """See ``BenchSource.jobs``."""
+        found = []
+        for name in [*self._job_files(), FIRST_LOOK]:
+            try:
+                job = await asyncio.to_thread(self._load, name)
+            except ConsoleError as error:
+                found.append(BenchJob(name=name, problem=error.lines()[0]))
+            else:
+                found.append(
+                    BenchJob(
+                        name=name,
+                        description=job.description,
+                        cells=len(job.concurrency),
+                        origin=job.origin,
+                    )
+                )
+        return tuple(found)
+
+    async def runs(self) -> tuple[BenchState, ...]:
+        """See ``BenchSource.runs``."""
+        from dflash_backend.bench.results import list_runs, load_run
+
+        return await asyncio.to_thread(
+            lambda: tuple(stored_state(load_run(info.id)) for info in list_runs()[:20])
+        )
+
+    async def run(self, job: str, server: str) -> AsyncIterator[BenchState]:
+        """See ``BenchSource.run``."""
+        from dflash_backend.control.benching import ServerBench
+
+        loaded = await asyncio.to_thread(self._load, job)
+        state: BenchState | None = None
+        async with aclosing(ServerBench(self._plane, loaded, server).events()) as events:
+            async for event in events:
+                state = next_state(state, event, at=time.time())
+                yield state
+
+
 def live_services(plane: ControlPlane, *, label: str = "") -> Services:
     """The services of a live fleet."""
     inventory = plane.inventory
@@ -132,6 +208,7 @@ def live_services(plane: ControlPlane, *, label: str = "") -> Services:
         operator=plane.operator,
         logs=RunLogs(plane),
         profiles=StoredProfiles(plane),
+        bench=PlaneBench(plane),
         hosts=PoolHosts(plane),
         read_only=plane.operator.policy.read_only,
         ascii=inventory.ascii,
@@ -154,10 +231,9 @@ class NoOperator:
         """Raises RefusedError."""
         raise RefusedError(REPLAY_REASON, where=server)
 
-    async def execute(self, plan: Plan) -> AsyncIterator[Step | Outcome]:
+    def execute(self, plan: Plan) -> AsyncIterator[Step | Outcome]:
         """Raises RefusedError."""
         raise RefusedError(REPLAY_REASON, where=plan.server)
-        yield  # an asynchronous generator, as the contract wants
 
 
 class RecordedLogs:

@@ -51,7 +51,9 @@ output_tokens = 24
 requests = 4
 warmup_requests = 1
 temperature = 0.0
-prompts = [
+
+[prompts]
+inline = [
   "def parse(line):\\n    name, _, value = line.partition(':')\\n",
   "class Stack:\\n    def __init__(self):\\n",
   "import os\\nimport sys\\n",

@@ -43,7 +43,7 @@ class Policy:
 
     def decide(self, action: Action, server: str | None = None, host: str | None = None) -> Decision:
         """Whether ``action`` is allowed now. The reason is a sentence for people, shown as it is."""
-        if self._read_only and action is not Action.BENCH:
+        if self._read_only:
             return _no("read-only: started with --read-only, or read_only is set in the configuration")
         if action in _NEEDS_SERVER:
             return self._decide_server(action, server)
@@ -62,7 +62,7 @@ class Policy:
             return _no(
                 f"no server named {server!r} in the configuration" if server else "choose a server first"
             )
-        if self._inventory.hosts[config.host].read_only and action is not Action.BENCH:
+        if self._inventory.hosts[config.host].read_only:
             return _no(f"host {config.host} is read-only in the configuration")
         if server in self._busy and action is not Action.BENCH:
             return _no(f"{self._busy[server]} of {server} is in progress")

@@ -23,6 +23,7 @@ class Output:
         self.as_json = as_json
         self._stdout = stdout or sys.stdout
         self._stderr = stderr or sys.stderr
+        self._progress = False
 
     def document(self, value: Mapping[str, Any]) -> None:
         """One JSON document on one line of its own when it belongs to a stream, indented otherwise."""
@@ -40,6 +41,7 @@ class Output:
 
     def line(self, text: str = "") -> None:
         """A line of the result, for people; call it only without ``--json``."""
+        self._end_progress()
         self._stdout.write(sanitise(text) + "\n")
 
     def raw(self, text: str) -> None:
@@ -58,8 +60,21 @@ class Output:
             padded = [cell.ljust(width) for cell, width in zip(row[:-1], widths, strict=False)]
             self._stdout.write("  ".join([*padded, row[-1]]).rstrip() + "\n")
 
+    def progress(self, text: str) -> None:
+        """What is going on: one line rewritten in place at a terminal, nothing elsewhere."""
+        if self._stderr.isatty():
+            self._stderr.write("\r\x1b[K" + redact(sanitise(text, multiline=False, limit=150)))
+            self._stderr.flush()
+            self._progress = True
+
+    def _end_progress(self) -> None:
+        if self._progress:
+            self._progress = False
+            self._stderr.write("\r\x1b[K")
+
     def note(self, text: str) -> None:
         """Progress or a remark, on standard error."""
+        self._end_progress()
         self._stderr.write(redact(sanitise(text)) + "\n")
         self._stderr.flush()
 

@@ -12,6 +12,7 @@ COMMANDS: dict[str, str] = {
     "restart": "stop a server and launch it again",
     "adopt": "make a foreign server ours",
     "logs": "the log of a server's run",
+    "bench": "measure servers: run, list, show, export",
     "record": "keep what the console sees in a file",
     "replay": "watch a recording again",
     "inspect": "read a captured log, metrics or server-info file offline",
