@@ -1,0 +1,1 @@
+"""Benchmarks of serving: jobs, cells, clean measurements, results that survive a crash."""
