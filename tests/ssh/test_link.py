@@ -342,7 +342,8 @@ async def test_a_jump_host_that_cannot_reach_the_host(sshd: Sshd, tmp_path: Path
 async def test_a_proxy_command_of_the_users_own_is_honoured(sshd: Sshd) -> None:
     nc = (
         "import socket,sys,threading,os;s=socket.create_connection((sys.argv[1],int(sys.argv[2])));"
-        "t=threading.Thread(target=lambda:[os.write(1,d) for d in iter(lambda:s.recv(9999),b'')],daemon=True);"
+        "f=lambda:[os.write(1,d) for d in iter(lambda:s.recv(9999),b'')];"
+        "t=threading.Thread(target=f,daemon=True);"
         "t.start();[s.sendall(d) for d in iter(lambda:os.read(0,9999),b'')]"
     )
     script = sshd.client_home / "nc.py"

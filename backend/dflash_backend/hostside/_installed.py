@@ -1,11 +1,14 @@
 """What is installed in this interpreter, read from its metadata; nothing is imported or run."""
 
+from __future__ import annotations
+
 import os
 import sys
 from importlib import metadata
+from typing import Any
 
 
-def distributions(name):
+def distributions(name: str) -> list[dict[str, Any]]:
     """Every installed copy of a distribution: version, folder, editable or not. The first one is imported."""
     wanted = name.lower().replace("_", "-")
     found = []
@@ -27,7 +30,7 @@ def distributions(name):
     return found
 
 
-def interpreter():
+def interpreter() -> dict[str, Any]:
     """Path and version of the interpreter that runs this."""
     return {
         "path": sys.executable,
@@ -38,7 +41,7 @@ def interpreter():
     }
 
 
-def entry_points(group):
+def entry_points(group: str) -> list[dict[str, str]]:
     """Names and targets of an entry point group, with the distribution each comes from."""
     found = []
     for dist in metadata.distributions():

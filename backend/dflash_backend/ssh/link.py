@@ -103,6 +103,10 @@ class HostLink(Protocol):
         """A local port on 127.0.0.1 that leads to ``127.0.0.1:remote_port`` there; one each, kept."""
         ...
 
+    async def port_refusal(self, remote_port: int) -> str:
+        """Why 127.0.0.1:``remote_port`` of the host cannot be reached now; empty when something answers."""
+        ...
+
     async def retry_now(self) -> None:
         """Ends the wait for the next attempt."""
         ...
