@@ -12,6 +12,7 @@ from dflash_backend.core.errors import UsageError
 from dflash_backend.core.text import sanitise
 
 PROGRAM = "dflash-console"
+_CHOICE = re.compile(r"argument .*: invalid choice: (?P<given>.*) \(choose from (?P<choices>.*)\)", re.DOTALL)
 _UNRECOGNISED = re.compile(r"unrecognized arguments: (.*)", re.DOTALL)
 
 
@@ -35,6 +36,10 @@ class Parser(argparse.ArgumentParser):
             word = match[1].split()[0] if match[1].split() else ""
             options = [option for action in self._actions for option in action.option_strings]
             near = nearest(word.partition("=")[0], options) if word.startswith("-") else None
+            step = f"did you mean {near}? ({step})" if near else step
+        choice = _CHOICE.fullmatch(message)
+        if choice:
+            near = nearest(choice["given"].strip("'"), [c.strip(" '") for c in choice["choices"].split(",")])
             step = f"did you mean {near}? ({step})" if near else step
         raise UsageError(sanitise(message, multiline=False, limit=300), where=self.prog, next_step=step)
 

@@ -44,6 +44,12 @@ def _row(row: dict[str, Any]) -> list[str]:
     return [row["name"], row["address"], row["python"] or "python3", servers, " ".join(marks)]
 
 
+async def _check(args: argparse.Namespace, context: Context) -> int:
+    from dflash_console.cli.commands.host_check import check
+
+    return await check(args, context)
+
+
 def _trust(args: argparse.Namespace, context: Context) -> int:
     from dflash_console.cli.commands.host_keys import trust
 
@@ -54,6 +60,11 @@ async def _forget(args: argparse.Namespace, context: Context) -> int:
     from dflash_console.cli.commands.host_keys import forget
 
     return await forget(args, context)
+
+
+def _configure_check(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("host", nargs="*", help="default: all that are enabled")
+    parser.add_argument("--timeout", type=float, default=60.0, metavar="S", help="seconds for each step")
 
 
 def _configure_trust(parser: argparse.ArgumentParser) -> None:
@@ -70,6 +81,11 @@ COMMAND = Group(
     help="machines reached by SSH",
     commands={
         "list": Leaf(help="configured hosts and their servers", run=list_),
+        "check": Leaf(
+            help="look at SSH, Python, SGLang, GPUs, disk, ports",
+            run=_check,
+            configure=_configure_check,
+        ),
         "trust": Leaf(help="show a host's key and remember it", run=_trust, configure=_configure_trust),
         "forget": Leaf(help="forget a host's key", run=_forget, configure=_configure_host),
     },
