@@ -29,7 +29,7 @@ def main(request, emit, stdin):
     return {
         "python": interpreter(),
         "sglang": distributions("sglang"),
-        "plugin": distributions("dflash-sglang"),
+        "plugin": distributions("dflash-sglang-plugin"),
         "plugins": entry_points("sglang.srt.plugins"),
         "engine": distributions("dflash-sglang-console"),
         "compute_caps": _gpus(),

@@ -23,8 +23,11 @@ SYSTEM_KNOWN_HOSTS = (Path("/etc/ssh/ssh_known_hosts"), Path("/etc/ssh/ssh_known
 MAX_HOPS = 8
 
 _ADDRESS = re.compile(
-    r"(?:ssh://)?(?:(?P<user>[^@\s]+)@)?(?:\[(?P<v6>[0-9A-Fa-f:.%\w]+)\]|(?P<host>[^\[\]\s:@/]+)|(?P<bare6>[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*:[0-9A-Fa-f:.%\w]*))"
-    r"(?P<port>:\d+)?/?"
+    r"(?:ssh://)?(?:(?P<user>[^@\s]+)@)?"
+    r"(?:\[(?P<v6>[0-9A-Fa-f.]*:[0-9A-Fa-f:.]*(?:%\w+)?)\]"
+    r"|(?P<host>[^\[\]\s:@/]+)"
+    r"|(?P<bare6>[0-9A-Fa-f.]*:[0-9A-Fa-f.]*:[0-9A-Fa-f:.]*(?:%\w+)?))"
+    r"(?P<port>:[0-9]{1,5})?/?"
 )
 _PARSE_ERROR = re.compile(r"(?P<path>.*) line (?P<line>\d+): (?P<reason>.*)", re.DOTALL)
 
