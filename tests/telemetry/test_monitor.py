@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -15,6 +16,8 @@ from pathlib import Path
 
 import pytest
 from hostrig import MonitorProcess, Run
+
+from dflash_backend.hostside import _listening, _sockets
 
 SAMPLES = Path(__file__).parent.parent / "data" / "samples"
 
@@ -186,6 +189,31 @@ def test_it_runs_on_old_and_new_pythons(root: Path, version: str) -> None:
     with MonitorProcess({"root": str(root)}, python=str(pyenv[0]) if pyenv else python) as monitor:
         assert monitor.next()["python"].startswith(version)
         assert monitor.next()["notes"] == {}
+
+
+def test_the_kernel_and_proc_agree_on_who_listens() -> None:
+    with contextlib.ExitStack() as stack:
+        ports = set()
+        for family, address in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
+            listener = stack.enter_context(socket.socket(family))
+            try:
+                listener.bind((address, 0))
+            except OSError:
+                continue  # no IPv6 here
+            listener.listen()
+            ports.add(listener.getsockname()[1])
+        told = _listening.listening()
+        slow = {one.port: one.inode for one in _sockets.listeners()}
+        assert ports <= set(told)
+        assert {port: told[port] for port in ports} == {port: slow[port] for port in ports}
+
+
+def test_without_socket_diagnosis_proc_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_listening, "NETLINK_SOCK_DIAG", 31)  # no such protocol
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        assert listener.getsockname()[1] in _listening.listening()
 
 
 # GPUs ------------------------------------------------------------------------------------------------

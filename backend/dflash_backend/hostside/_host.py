@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-from dflash_backend.hostside import _procs, _sockets
+from dflash_backend.hostside import _listening, _procs, _sockets
 
 SCAN_EVERY_S = 10.0
 """Reading all of /proc costs milliseconds: so often at most while nothing changes."""
@@ -85,7 +85,7 @@ class Ports:
         wanted = set(ports)
         if not wanted:
             return {}
-        sockets = {one.port: one.inode for one in _sockets.listeners() if one.port in wanted}
+        sockets = {port: inode for port, inode in _listening.listening().items() if port in wanted}
         used = set(sockets.values())
         self.owners = {inode: pid for inode, pid in self.owners.items() if inode in used}
         self._search({inode for inode in used if self.owners.get(inode) is None}, likely)

@@ -2,7 +2,8 @@
 
 What is asked: until the server is ready, ``/health`` while its log shows a start that goes on (it runs a
 request on the server, so it is never asked again), else ``/v1/models``, which costs nothing. Then
-``/v1/loads`` and ``/metrics`` in each round, and ``/server_info`` at first, when counters fell, and now and then.
+``/v1/loads`` and ``/metrics`` in each round, and ``/server_info`` at first, when counters fell, and now and
+then.
 """
 
 from __future__ import annotations
