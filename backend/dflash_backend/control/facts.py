@@ -23,6 +23,8 @@ class HostFacts:
     plugin_features: frozenset[str] = frozenset()
     compute_capability: tuple[int, int] | None = None
     gpu_count: int | None = None
+    options: frozenset[str] | None = None
+    """Long option names that the installed SGLang's source declares; None where it could not be read."""
 
 
 class FactsCache:

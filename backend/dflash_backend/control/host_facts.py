@@ -30,6 +30,7 @@ class _Answer(msgspec.Struct):
     sglang: list[_Installed]
     plugin: list[_Installed]
     compute_caps: list[str] | None = None
+    options: list[str] | None = None
 
 
 async def ask_host(link: HostLink) -> HostFacts:
@@ -63,6 +64,7 @@ async def ask_host(link: HostLink) -> HostFacts:
         plugin_features=frozenset({WINDOWS_FEATURE}) if answer.plugin else frozenset(),
         compute_capability=_capability(caps[0]) if caps else None,
         gpu_count=len(caps) if caps is not None else None,
+        options=frozenset(answer.options) if answer.options else None,
     )
 
 

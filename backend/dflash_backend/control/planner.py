@@ -106,7 +106,9 @@ class Planner:
 
     def _compose(self, profile: Profile, config: ServerConfig, facts: HostFacts) -> BuiltCommand:
         abilities = HostAbilities(
-            plugin_features=facts.plugin_features, compute_capability=facts.compute_capability
+            options=facts.options,
+            plugin_features=facts.plugin_features,
+            compute_capability=facts.compute_capability,
         )
         version = facts.sglang_version
         if profile.program is Program.SGLANG and version is None:

@@ -1,9 +1,11 @@
 """The few facts that a plan needs: interpreter, SGLang, plugin, GPUs. Cheap and read-only."""
 
+import importlib.util
 import os
 import subprocess
 
 from _installed import distributions, entry_points, interpreter
+from _options import read_options
 
 
 def _gpus():
@@ -25,10 +27,21 @@ def _gpus():
     return [line.strip() for line in done.stdout.decode("ascii", "replace").splitlines() if line.strip()]
 
 
+def _options():
+    """The options that the SGLang which an import would take declares in its source; None: cannot be read."""
+    spec = importlib.util.find_spec("sglang")
+    folders = list(spec.submodule_search_locations or []) if spec is not None else []
+    if not folders:
+        return None
+    names, problem = read_options(folders[0])
+    return None if problem else names
+
+
 def main(request, emit, stdin):
     return {
         "python": interpreter(),
         "sglang": distributions("sglang"),
+        "options": _options(),
         "plugin": distributions("dflash-sglang-plugin"),
         "plugins": entry_points("sglang.srt.plugins"),
         "engine": distributions("dflash-sglang-console"),
