@@ -53,8 +53,7 @@ class Packer:
 
     def pack(self, snapshot: Snapshot) -> dict[str, Any]:
         """The JSON of a snapshot without what the lines before told already."""
-        line = redact_mapping(snapshot_to_json(snapshot, detail=True))
-        assert isinstance(line, dict)
+        line = snapshot_to_json(snapshot, detail=True)
         line["n"] = self._number
         if self._number % WHOLE_EVERY == 0:
             self._last.clear()
@@ -69,7 +68,10 @@ class Packer:
             run, old = detail["run"], before.get("run")
             if isinstance(run, dict) and isinstance(old, dict) and old["run_id"] == run["run_id"]:
                 detail["run"] = _run_delta(old, run)
-        return line
+        # Once more, although everything was cleaned when it was read: a file outlives a screen.
+        clean = redact_mapping(line)
+        assert isinstance(clean, dict)
+        return clean
 
 
 def _run_delta(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
