@@ -13,6 +13,7 @@ from scripted_server import Script, serving
 
 from dflash_backend.bench.client import Answer, Ask, open_session, send
 from dflash_backend.bench.measures import figures_of
+from dflash_backend.core.errors import UsageError
 from dflash_backend.sglang.meta_info import RequestMeta, SpecStats
 
 META = RequestMeta(prompt_tokens=20, completion_tokens=9, finish_reason="length")
@@ -111,6 +112,11 @@ async def test_cancelling_closes_the_connection() -> None:
         with pytest.raises(asyncio.CancelledError):
             await task
         await asyncio.wait_for(server.disconnected.wait(), 20)
+
+
+def test_a_key_that_cannot_be_sent_is_refused() -> None:
+    with pytest.raises(UsageError, match="API key"):
+        open_session(api_key="abc\n")
 
 
 async def test_what_is_sent() -> None:

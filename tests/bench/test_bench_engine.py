@@ -20,8 +20,8 @@ from dflash_backend.core.profile import Algorithm
 async def engine() -> AsyncIterator[str]:
     """Address of a DFLASH engine on a free port."""
     options = (
-        "--model-path builtin:target --speculative-algorithm DFLASH --speculative-draft-model-path builtin:drafter "
-        "--port 0 --enable-metrics"
+        "--model-path builtin:target --port 0 --enable-metrics "
+        "--speculative-algorithm DFLASH --speculative-draft-model-path builtin:drafter"
     )
     command = [sys.executable, "-m", "dflash_engine", "serve", *options.split()]
     process = await asyncio.create_subprocess_exec(

@@ -124,18 +124,31 @@ def test_fragments_without_a_head() -> None:
         ("sglang-0 | [2026-09-01 10:11:12] [ERROR] Decode batch, #running-req: 2", {}),
         ("\x1b[32m[10:11:12 TP0]\x1b[0m \x1b[1mDecode batch\x1b[0m, #running-req: 2", {"tp": 0}),
         ("Decode batch [4711], #running-req: 2", {}),
-        ("INFO:sglang.srt: Decode batch, #running-req: 2", None),
+        ("INFO:sglang.srt: Decode batch, #running-req: 2", {}),
+        ("2026-09-01 10:11:12 INFO [TP0] Decode batch, #running-req: 2", {"tp": 0}),
+        ("[2026-09-01 10:11:12,123 tp0] Decode batch. #running-req: 2", {"tp": 0}),
+        (
+            "Nov 30 10:00:01 h bash[12]: [2026-11-30 10:00:03 DP0 TP0] Decode batch, #running-req: 2",
+            {"dp": 0, "tp": 0},
+        ),
+        ("[2026-09-01 10:11:12] Request text='Decode batch, #running-req: 2'", None),
+        ("[2026-09-01 10:11:12] Predecode batch, #running-req: 2", None),
     ],
 )
 def test_what_stands_in_front(line: str, expected: dict[str, int] | None) -> None:
     found = read_batch_line(line)
     if expected is None:
-        # Not a form that SGLang writes: no batch line is invented from it.
+        # A prompt that is logged is no batch line.
         assert found is None
         return
     assert isinstance(found, DecodeLine)
     assert found.running_req == 2
     assert found.ranks == expected
+
+
+def test_the_stamp_is_the_one_of_sglang() -> None:
+    line = decode("Nov 30 09:59:59 h bash[12]: [2026-11-30 10:00:03.5 TP0] Decode batch, #running-req: 2")
+    assert line.stamp == "2026-11-30 10:00:03.5"
 
 
 def test_iteration_suffixes_and_unknown_keys() -> None:

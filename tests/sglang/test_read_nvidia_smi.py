@@ -8,13 +8,30 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dflash_backend.sglang.nvidia_smi import SmiReport, gpu_from_row, read_cell, read_nvidia_smi
+from dflash_backend.sglang.gpu_cells import gpu_from_row, read_cell
+from dflash_backend.sglang.nvidia_smi import SmiReport, read_nvidia_smi
 
 DATA = Path(__file__).parent.parent / "data" / "samples"
 ODD = [
     "[N/A]", "N/A", "[Not Supported]", "[Unknown Error]", "[Insufficient Permissions]",
     "[GPU requires reset]", "ERR!", "[Requested functionality has been deprecated]", "",
 ]  # fmt: skip
+
+
+TABLE = """Mon Nov 30 11:11:11 2026
++-----------------------------------------------------------------------------------------+
+| NVIDIA-SMI 570.124.06             Driver Version: 570.124.06     CUDA Version: 12.8     |
+| GPU  Name                 Persistence-M | Bus-Id          Disp.A | Volatile Uncorr. ECC |
+| Fan  Temp   Perf          Pwr:Usage/Cap |           Memory-Usage | GPU-Util  Compute M. |
+|   0  NVIDIA H200                    On  |   00000000:19:00.0 Off |                    0 |
+| N/A   31C    P0             77W /  700W |   97000MiB / 143771MiB |     93%      Default |
+|   1  NVIDIA RTX PRO 6000 Blac...    Off |   00000000:3B:00.0 Off |                  Off |
+| 30%   62C    P1            580W /  600W |   90123MiB /  97887MiB |    100%      Default |
+| Processes:                                                                              |
+|    0   N/A  N/A           12345      C   sglang::scheduler_TP0                 96990MiB |
+|    1   N/A  N/A            2222      C   /usr/bin/python, odd                     90MiB |
++-----------------------------------------------------------------------------------------+
+"""
 
 
 def sample(name: str) -> SmiReport:
@@ -98,6 +115,38 @@ def test_failures_come_with_advice() -> None:
     assert "no NVIDIA driver" in advice[3]
     assert report.notes == ("NVML library version: 570.124",)
     assert report.rows == ()
+
+
+def test_a_whole_table_without_mig() -> None:
+    report = read_nvidia_smi(TABLE)
+    h200, pro = report.gpus
+    assert (h200.index, h200.name, h200.memory_used_mib, h200.utilization_pct) == (
+        0,
+        "NVIDIA H200",
+        97000,
+        93,
+    )
+    assert (pro.index, pro.power_w, pro.power_limit_w, pro.temperature_c) == (1, 580, 600, 62)
+    assert [(gpu, p.pid, p.memory_mib) for gpu, p in report.processes] == [
+        ("0", 12345, 96990),
+        ("1", 2222, 90),
+    ]
+    assert report.rows == ()
+
+
+def test_the_monitors_own_order_needs_no_header() -> None:
+    line = "1, NVIDIA H200, GPU-11111111-2222, [N/A], 143771, 93, ERR!, 700.00, 61, 1980, 3201, 7, Disabled"
+    (gpu,) = read_nvidia_smi(line).gpus
+    assert (gpu.index, gpu.memory_used_mib, gpu.memory_total_mib, gpu.power_w) == (1, None, 143771, None)
+    assert (gpu.health, gpu.ecc_uncorrected) == ("error", 7)
+
+
+def test_figures_that_may_not_be_read() -> None:
+    (gpu,) = read_nvidia_smi(
+        "index, memory.used [MiB], temperature.gpu\n0, [Insufficient Permissions], 40\n"
+    ).gpus
+    assert (gpu.memory_used_mib, gpu.temperature_c, gpu.health) == (None, 40, "ok")
+    assert "permissions" in gpu.health_note
 
 
 def test_process_list() -> None:

@@ -14,6 +14,7 @@ import aiohttp
 import msgspec
 
 from dflash_backend.bench.job import Route
+from dflash_backend.core.errors import UsageError
 from dflash_backend.core.text import redact, sanitise
 from dflash_backend.sglang.decode import mapping_or_empty
 from dflash_backend.sglang.meta_info import RequestMeta, read_meta_info, read_usage
@@ -104,7 +105,15 @@ def body(ask: Ask) -> dict[str, object]:
 
 
 def open_session(*, api_key: str | None = None, limit: int = 0) -> aiohttp.ClientSession:
-    """A session for measuring: no connection limit unless told, no total time-out, large read buffer."""
+    """A session for measuring: no connection limit unless told, no total time-out, large read buffer.
+
+    Raises UsageError for an API key that cannot be sent.
+    """
+    if api_key is not None and not (api_key.isascii() and api_key.isprintable()):
+        raise UsageError(
+            "the API key holds characters that no HTTP header may have",
+            next_step="check the secret that the reference leads to: a line end at its end is a common mistake",
+        )
     headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
     return aiohttp.ClientSession(
         headers=headers,

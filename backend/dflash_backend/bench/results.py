@@ -11,6 +11,7 @@ import dataclasses
 import io
 import json
 import os
+import platform
 import re
 import secrets
 import time
@@ -191,7 +192,7 @@ def _read(folder: Path) -> Run:
         cells_planned=integer(head.get("cells_planned")),
         unclean=sum(1 for cell in cells if cell.get("unclean")),
         message=text(head.get("message"), 400) or "; ".join(notes),
-        interrupted=state == "running" and not _alive(head.get("pid")),
+        interrupted=state == "running" and not _alive(head),
     )
     return Run(info=info, head=head, cells=tuple(cells), notes=tuple(notes))
 
@@ -200,9 +201,20 @@ def _state(value: object) -> RunState:
     return value if value in ("running", "finished", "cancelled", "failed") else "failed"
 
 
-def _alive(pid: object) -> bool:
-    number_ = integer(pid)
-    return number_ is not None and number_ > 0 and os.path.exists(f"/proc/{number_}")
+def _alive(head: Mapping[str, object]) -> bool:
+    """Whether the console that writes a run may still be there; another machine's is taken to be."""
+    if text(mapping_or_empty(head.get("client")).get("host")) != (platform.node() or None):
+        return True
+    pid = integer(head.get("pid"))
+    if pid is None or not 0 < pid < 2**31:
+        return False
+    try:
+        os.kill(pid, 0)  # asks only
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
 
 
 # Export ------------------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from dflash_backend.sglang.startup import READY_TEXT
 _STAMPED = re.compile(
     r"^\s*(?:\S+\s*\|\s*|\([^)]*\)\s*)?\[?(?:\d{4}-\d{2}-\d{2}[ T])?\d{2}:\d{2}:\d{2}", re.MULTILINE
 )
+_GPU_NAME = re.compile(r"\b(?:NVIDIA|GeForce|Tesla|Quadro|RTX|[ABH]\d{3,4}(?:-|$)|GPU-[0-9a-f]{8})")
 _LOG_MARKS = re.compile(
     r"server_args=|Traceback \(most recent call last\)|^INFO:     |^(?:ERROR|WARNING|CRITICAL)[: ]|"
     r"Load weight begin|draft runner|: error: |^[A-Za-z_][\w.]*Error: ",
@@ -53,7 +54,8 @@ def _line_kind(shown: str, name: str) -> str:
         return "log"
     smi = read_nvidia_smi("\n".join(lines[:500]))
     typed = smi.gpus or smi.processes or smi.migs or smi.problems
-    odd = any(cell.problem for row in smi.rows if len(row.cells) > 2 for cell in row.cells)
+    wide = [row for row in smi.rows if len(row.cells) > 2]
+    odd = any(cell.problem or _GPU_NAME.search(cell.text) for row in wide for cell in row.cells)
     if typed or odd or "nvsmi" in name.lower() or "nvidia-smi" in name.lower():
         return "nvidia-smi"
     if name.endswith(".log"):

@@ -24,7 +24,17 @@ _STAMP = re.compile(
 _LEVEL = re.compile(r"^\[?(?P<level>DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL)\]?:?\s+")
 _BRACKET_TAGS = re.compile(r"^\[(?P<tags>(?:[A-Z]{2,4}\d{1,6})(?: [A-Z]{2,4}\d{1,6})*)\]\s*")
 _RANK = re.compile(r"(?P<name>[A-Z]{2,8})(?P<rank>\d{1,6})")
-_HEAD = re.compile(r"^(?P<kind>Decode|Prefill) batch(?: \[(?P<iteration>\d+)\])?\s*[,.:]?\s*")
+_HEAD = re.compile(
+    # Whatever a logger, journal or container puts in front, but no quoted text: a prompt may say anything.
+    r"^(?P<front>[^'\"{}]{0,200}?(?<![\w-]))(?P<kind>Decode|Prefill) batch"
+    r"(?: \[(?P<iteration>\d+)\])?\s*[,.:]\s*"
+)
+_ANY_STAMP = re.compile(
+    r"(?P<stamp>(?:\d{4}-\d{2}-\d{2}[ T])?\d{2}:\d{2}:\d{2}(?:[.,]\d{1,9})?(?:Z|[+-]\d{2}:?\d{2})?)"
+)
+_ANY_RANK = re.compile(
+    r"(?<![\w-])(?P<name>(?i:TP|DP|PP|EP|CP|ATTN_TP|MOE_EP))[=_]?(?P<rank>\d{1,6})(?![\w.])"
+)
 _PAIR = re.compile(r"\s*(?P<key>[#A-Za-z][^:,]{0,80}?):\s*(?P<value>[^,]*)(?:,|$)")
 _FLOAT = re.compile(r"^[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?$")
 
@@ -129,7 +139,7 @@ def split_line(line: str) -> LogLine:
         if prefix and prefix.end():
             inner = rest[prefix.end() :]
             found = _STAMP.match(inner)
-            if found is not None or _HEAD.match(inner):
+            if found is not None:
                 rest = inner
     if found is not None:
         stamp = found["stamp"]
@@ -199,16 +209,19 @@ def read_batch_line(line: str) -> DecodeLine | PrefillLine | None:
     """A decode or prefill line of any release; None for every other line. Never raises."""
     if not any(mark in line for mark in _MARKS):
         return None
-    split = split_line(line)
-    head = _HEAD.match(split.text)
+    clean = sanitise(line, multiline=False).strip()
+    head = _HEAD.match(clean)
     if head is None:
         # A fragment that somebody copied out of a log: still a decode line when it says how fast.
-        if "gen throughput (token/s):" not in split.text or split.text.startswith(("Decode", "Prefill")):
+        if "gen throughput (token/s):" not in clean or " batch" in clean:
             return None
-        kind, iteration, body = "Decode", None, split.text
+        kind, iteration, front, body = "Decode", None, "", clean
     else:
-        kind, body = head["kind"], split.text[head.end() :]
+        kind, front, body = head["kind"], head["front"], clean[head.end() :]
         iteration = int(head["iteration"]) if head["iteration"] and len(head["iteration"]) < 19 else None
+    # The last stamp is SGLang's own; a journal's stands before it.
+    stamps = _ANY_STAMP.findall(front)
+    ranks = {m["name"].lower(): int(m["rank"]) for m in _ANY_RANK.finditer(front)}
     known = _DECODE if kind == "Decode" else _PREFILL
     values: dict[str, Any] = {}
     other: dict[str, float | bool | str] = {}
@@ -230,7 +243,7 @@ def read_batch_line(line: str) -> DecodeLine | PrefillLine | None:
                 values[name] = value / 100 if raw.rstrip().endswith("%") else value
     if head is None and "gen_throughput" not in values:
         return None
-    values.update(stamp=split.stamp, ranks=split.ranks, iteration=iteration, other=other)
+    values.update(stamp=stamps[-1] if stamps else None, ranks=ranks, iteration=iteration, other=other)
     if kind == "Prefill":
         return PrefillLine(**values)
     return DecodeLine(fragment=head is None, **values)

@@ -7,23 +7,22 @@ of the GPU. A text in place of a table (driver mismatch, lost devices) is the st
 from __future__ import annotations
 
 import csv
-import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from dflash_backend.core.samples import GpuHealth, GpuProcess, GpuSample
+from dflash_backend.core.samples import GpuProcess, GpuSample
 from dflash_backend.core.text import sanitise
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cell:
-    """One cell: its number with unit, else its text, else the reason why there is neither."""
-
-    value: float | None = None
-    unit: str = ""
-    text: str = ""
-    problem: str = ""
+from dflash_backend.sglang.gpu_cells import (
+    NUMBER,
+    TO_MIB,
+    Cell,
+    HostProblem,
+    column_name,
+    find_problem,
+    gpu_from_row,
+    read_cell,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,15 +35,6 @@ class MigDevice:
     uuid: str | None = None
     memory_used_mib: float | None = None
     memory_total_mib: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostProblem:
-    """Why nvidia-smi gives no figures, and what to do about it."""
-
-    text: str
-    advice: str
-    gpu: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,149 +51,23 @@ class SmiReport:
 
     gpus: tuple[GpuSample, ...] = ()
     processes: tuple[tuple[str | None, GpuProcess], ...] = ()
-    """(GPU uuid, process). In a container the pid is the host's and matches nothing there."""
+    """(GPU uuid, or its index in a table; process). In a container the pid is the host's: no match there."""
     migs: tuple[MigDevice, ...] = ()
     problems: tuple[HostProblem, ...] = ()
     rows: tuple[PlainRow, ...] = ()
     notes: tuple[str, ...] = field(default=())
 
 
-_NOT_A_NUMBER = re.compile(
-    r"^\[?\s*(?:N/A|Not Supported|Unknown Error|Insufficient Permissions|GPU requires reset|No Permission|"
-    r"NoPermission|Requested functionality has been deprecated|Not Found|GPU is lost|Unknown)\s*\]?$|"
-    r"^ERR!$|^\[[^\]]*\]$",
-    re.IGNORECASE,
+_BASIC = "index name uuid memory.used memory.total utilization.gpu power.draw"
+_FULL = (
+    f"{_BASIC} power.limit temperature.gpu clocks.sm clocks.mem ecc.errors.uncorrected.volatile.total "
+    "mig.mode.current"
 )
-_NUMBER = re.compile(r"^(?P<n>[+-]?\d{1,15}(?:\.\d{1,9})?)\s*(?P<unit>%|[A-Za-z]{1,5})?$")
-_TO_MIB = {"kib": 1 / 1024, "mib": 1.0, "gib": 1024.0, "": 1.0, "mb": 1.0, "b": 1 / 1048576}
-_COLUMNS = {
-    "memory.used": "memory_used_mib",
-    "memory.total": "memory_total_mib",
-    "utilization.gpu": "utilization_pct",
-    "power.draw": "power_w",
-    "power.draw.instant": "power_w",
-    "power.limit": "power_limit_w",
-    "temperature.gpu": "temperature_c",
-    "clocks.sm": "sm_clock_mhz",
-    "clocks.current.sm": "sm_clock_mhz",
-    "clocks.mem": "memory_clock_mhz",
-    "clocks.current.memory": "memory_clock_mhz",
-    "ecc.errors.uncorrected.volatile.total": "ecc_uncorrected",
-}
+_USUAL_ORDERS = tuple(tuple(order.split()) for order in (_FULL, f"{_BASIC} temperature.gpu"))
+"""The orders in which this console's own monitor asks, for rows that were captured without a header."""
 _HEADER_WORDS = frozenset(
     "index uuid name gpu_name gpu_uuid timestamp pid process_name pci.bus_id driver_version pstate".split()
 )
-_PROBLEMS: tuple[tuple[str, str], ...] = (
-    (r"driver/library version mismatch", "the driver was upgraded without a reboot: reboot the host"),
-    (
-        r"Unable to determine the device handle",
-        "a GPU fell off the bus: look for Xid in dmesg, then reboot the host",
-    ),
-    (r"GPU is lost", "a GPU fell off the bus: look for Xid in dmesg, then reboot the host"),
-    (
-        r"Failed to initialize NVML: Unknown Error",
-        "in a container the GPU devices were lost (daemon reload): restart the container",
-    ),
-    (r"couldn't communicate with the NVIDIA driver", "the driver is not loaded: load it or reboot the host"),
-    (r"Driver Not Loaded|driver is not loaded", "the driver is not loaded: load it or reboot the host"),
-    (r"No devices were found", "the driver sees no GPU: check that one is passed to this machine"),
-    (r"Insufficient Permissions", "this user may not read the GPUs: check the permissions of /dev/nvidia*"),
-    (r"Failed to initialize NVML", "the driver does not answer: look at dmesg on the host"),
-    (
-        r"nvidia-smi: (?:command )?not found|nvidia-smi: No such file",
-        "no NVIDIA driver here; if there is one, put nvidia-smi on the PATH of non-login shells",
-    ),
-    (
-        r"is not a valid field to query",
-        "this driver does not know a column that was asked for: ask for fewer",
-    ),
-)
-
-
-def read_cell(raw: str) -> Cell:
-    """One cell, whatever the driver put in it. Never raises."""
-    text = sanitise(raw, multiline=False, limit=200).strip()
-    if not text or _NOT_A_NUMBER.match(text):
-        return Cell(problem=text.strip("[] ") or "empty")
-    found = _NUMBER.match(text)
-    if found is None:
-        return Cell(text=text)
-    value = float(found["n"])
-    return Cell(value=value, unit=found["unit"] or "") if math.isfinite(value) else Cell(problem=text)
-
-
-def health_of(cells: Sequence[Cell]) -> tuple[GpuHealth, str]:
-    """The state that the cells without a number tell of: the worst one wins."""
-    problems = " | ".join(cell.problem.lower() for cell in cells if cell.problem)
-    if "requires reset" in problems:
-        return "reset-required", "the driver says: GPU requires reset; stop what runs on it, then reset it"
-    if "err!" in problems or "unknown error" in problems or "gpu is lost" in problems:
-        return "error", "the driver reports an error in place of figures: look for Xid in dmesg"
-    if any(cell.value is not None for cell in cells):
-        return "ok", ""
-    return "unknown", "no figures"
-
-
-def gpu_from_row(columns: Sequence[str], raw: Sequence[str], *, position: int = 0) -> GpuSample:
-    """A GPU row by the columns that were asked for (names as nvidia-smi spells them, unit suffix allowed).
-
-    Cells that are no number become None without losing the row; ``position`` is the index when none was
-    asked for.
-    """
-    names = [column_name(column) for column in columns]
-    cells = [read_cell(cell) for cell in raw]
-    values: dict[str, float | None] = {}
-    index, name, uuid = position, "", None
-    for column, cell in zip(names, cells, strict=False):
-        if column == "index" and cell.value is not None:
-            index = int(cell.value)
-        elif column in ("name", "gpu_name"):
-            name = cell.text
-        elif column in ("uuid", "gpu_uuid"):
-            uuid = cell.text or None
-        elif column in _COLUMNS:
-            value = cell.value
-            if value is not None and column.startswith("memory."):
-                value *= _TO_MIB.get(cell.unit.lower(), 1.0)
-            values[_COLUMNS[column]] = value
-    measured = [c for column, c in zip(names, cells, strict=False) if column in _COLUMNS]
-    health, note = health_of(measured)
-    ecc = values.pop("ecc_uncorrected", None)
-    if health == "ok" and ecc:
-        health, note = "ecc-errors", f"{int(ecc)} uncorrected ECC errors"
-    asked_memory = any(column.startswith("memory.") for column in names)
-    if health == "ok" and asked_memory and values.get("memory_used_mib") is None:
-        note = "the driver reports no memory for this GPU: unified with the host's, or MIG"
-    return GpuSample(
-        index=index,
-        name=name,
-        uuid=uuid,
-        ecc_uncorrected=None if ecc is None else int(ecc),
-        health=health,
-        health_note=note,
-        **values,  # type: ignore[arg-type]
-    )
-
-
-def column_name(column: str) -> str:
-    """``memory.used [MiB]`` as ``memory.used``; old spellings in the new one."""
-    name = re.sub(r"\s*\[[^\]]*\]\s*$", "", sanitise(column, multiline=False, limit=100)).strip().lower()
-    return {"used_gpu_memory": "used_memory", "clocks.gr": "clocks.sm"}.get(name, name)
-
-
-def find_problem(text: str) -> HostProblem | None:
-    """What a failure text of the driver means; None when it is none."""
-    for pattern, advice in _PROBLEMS:
-        if re.search(pattern, text, re.IGNORECASE):
-            gpu = re.search(r"for GPU ([0-9A-Fa-f:.]{4,20}): ", text)
-            return HostProblem(
-                text=sanitise(text, multiline=False, limit=300).strip(),
-                advice=advice,
-                gpu=gpu[1] if gpu else None,
-            )
-    return None
-
-
 _L_GPU = re.compile(r"^GPU (?P<index>\d{1,4}): (?P<name>.*?) \(UUID: (?P<uuid>[^)]*)\)")
 _L_MIG = re.compile(r"^\s+MIG (?P<profile>\S+)\s+Device\s+(?P<device>\d{1,4}): \(UUID: (?P<uuid>[^)]*)\)")
 _T_NAME = re.compile(r"^\|\s+(?P<index>\d{1,4})\s+(?P<name>\S.*?)\s+(?:On|Off|N/A)\s*\|")
@@ -217,6 +81,11 @@ _T_MIG = re.compile(
     r"^\|\s+(?P<gpu>\d{1,4})\s+(?P<gi>\d{1,4})\s+(?P<ci>\d{1,4})\s+(?P<device>\d{1,4})\s*\|"
     r"\s*(?P<used>\d+)MiB\s*/\s*(?P<total>\d+)MiB"
 )
+_T_PROCESS = re.compile(
+    r"^\|\s+(?P<gpu>\d{1,4})\s+(?:(?:N/A|\d+)\s+){0,2}(?P<pid>\d{1,10})\s+(?:C|G|C\+G|M\+C|M)\s+(?P<name>\S.*?)\s+"
+    r"(?P<memory>\d+MiB|N/A)\s*\|"
+)
+_T_DATE = re.compile(r"^[A-Z][a-z]{2} [A-Z][a-z]{2} +\d{1,2} \d{2}:\d{2}:\d{2} \d{4}$")
 _UUID = re.compile(r"^(?:GPU|MIG)-[\w/-]+$")
 _UTILISATION = re.compile(r"(\d{1,3})%")
 
@@ -261,7 +130,7 @@ class _Reader:
     def feed(self, line: str) -> None:
         problem = find_problem(line)
         # "[Insufficient Permissions]" in a row of CSV is a cell, not the whole answer.
-        if problem is not None and "," not in line:
+        if problem is not None and not re.search(r",\s*\[[^\]]*\]|\[[^\]]*\]\s*,", line):
             self._problems.append(problem)
         elif line.startswith("NVML library version"):
             self._notes.append(sanitise(line, multiline=False, limit=200))
@@ -296,12 +165,16 @@ class _Reader:
                     memory_total_mib=float(found["total"]),
                 )
             )
+        elif found := _T_PROCESS.match(line):
+            memory = read_cell(found["memory"]).value
+            process = GpuProcess(pid=int(found["pid"]), name=found["name"], memory_mib=memory)
+            self._processes.append((found["gpu"], process))
         elif found := _T_NAME.match(line):
             self._table_gpu = (int(found["index"]), found["name"])
         elif found := _T_FIGURES.search(line) or _T_BROKEN.match(line):
             self._figures(found)
         else:
-            return line.lstrip().startswith(("|", "+", "Fan "))
+            return line.lstrip().startswith(("|", "+", "Fan ")) or bool(_T_DATE.match(line))
         return True
 
     def _figures(self, found: re.Match[str]) -> None:
@@ -341,15 +214,14 @@ class _Reader:
         if (
             len(cells) > 1
             and all(n in _HEADER_WORDS or "." in n or n == "used_memory" for n in names)
-            and not any(_NUMBER.match(cell) for cell in cells)
+            and not any(NUMBER.match(cell) for cell in cells)
         ):
             self._columns = tuple(names)
             self._section = len(self._gpus)
             return
         if _UUID.match(cells[0] if cells else "") and len(cells) >= 4 and cells[1].isdigit():
             self._process(("gpu_uuid", "pid", "process_name", "used_memory"), cells)
-        elif self._columns and len(cells) >= len(self._columns):
-            columns = [column_name(column) for column in self._columns]
+        elif columns := self._columns_of(cells):
             if "pid" in columns:
                 self._process(columns, cells)
             else:
@@ -359,6 +231,15 @@ class _Reader:
             self._rows.append(
                 PlainRow(columns=self._columns, cells=tuple(read_cell(cell) for cell in cells[:64]))
             )
+
+    def _columns_of(self, cells: Sequence[str]) -> list[str]:
+        """The columns of a row: those of the header, else an order that is asked for often; else none."""
+        if self._columns:
+            known = [column_name(column) for column in self._columns]
+            return known if len(cells) >= len(known) else []
+        if len(cells) > 2 and cells[0].isdigit() and _UUID.match(cells[2]):
+            return next((list(order) for order in _USUAL_ORDERS if len(order) == len(cells)), [])
+        return []
 
     def _position(self, columns: Sequence[str]) -> int:
         # Rows with a timestamp are one GPU over time; without, each row is the next GPU.
@@ -380,7 +261,7 @@ class _Reader:
         process = GpuProcess(
             pid=int(pid),
             name=sanitise(named.get("process_name", ""), multiline=False, limit=300),
-            memory_mib=None if memory.value is None else memory.value * _TO_MIB.get(memory.unit.lower(), 1.0),
+            memory_mib=None if memory.value is None else memory.value * TO_MIB.get(memory.unit.lower(), 1.0),
         )
         self._processes.append((uuid, process))
 
