@@ -36,7 +36,9 @@ async def test_identity_and_record_are_on_disk_when_the_launch_returns(runs: Hos
     assert run.started_by == "tester@here"
     folder = Path(run.folder)
     assert folder.parent == host.root
-    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (folder, host.root, host.root.parent)] == [
+        0o700
+    ] * 3
     assert {stat.S_IMODE(file.stat().st_mode) for file in folder.iterdir()} == {0o600}
     process = _procs.process(run.pid or 0)
     assert process is not None

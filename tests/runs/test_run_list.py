@@ -137,7 +137,7 @@ def many(host: Host, number: int) -> None:
         }
         (path / "run.json").write_text(json.dumps(record))
         (path / "pid").write_text("pid=4242\nstart=1\nboot_id=x\npgid=4242\nsession=4242\n")
-        (path / "exit").write_text("0 1.0 1.0\n")
+        (path / "exit").write_text("0 1.0 1\n")
         (path / "log").write_text("line\n" * 1000)
 
 
@@ -290,7 +290,7 @@ class TestGroupProof:
     def group(
         self, *table: _procs.Process, exit_ticks: int | None, leads: bool = False, boot: str = "b"
     ) -> list[int]:
-        ending = None if exit_ticks is None else _runfolder.Exit(0, 0.0, exit_ticks / _procs.TICKS)
+        ending = None if exit_ticks is None else _runfolder.Exit(0, 0.0, exit_ticks)
         found = _members.of_group(self.identity, ending, {one.pid: one for one in table}, boot, leads)
         return sorted(one.pid for one in found)
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from dflash_backend.core.errors import RefusedError, UsageError
+from dflash_backend.core.errors import FailedError, RefusedError, UsageError
 from dflash_backend.core.samples import RunStatus
 from dflash_backend.hostside import _procs
 from dflash_backend.runs.rows import explain_exit
@@ -88,6 +88,23 @@ async def test_who_ignores_term_is_killed_after_the_grace(runs: HostRuns, host: 
     assert explain_exit(after).startswith("stopped")
 
 
+async def test_a_suspended_server_is_woken_to_obey(runs: HostRuns, host: Host) -> None:
+    spec = host.spec("child")
+    run = await runs.launch(spec)
+    family = host.family(spec)
+    for pid in family.values():
+        os.kill(pid, signal.SIGSTOP)
+    report = await runs.stop(run.run_id, grace_s=20)
+    assert report.complete
+    assert (report.killed, report.exit_code) == (False, 143)
+
+
+@pytest.mark.parametrize("grace", [-1.0, float("nan"), float("inf"), 1e9])
+async def test_impossible_graces_are_refused(runs: HostRuns, host: Host, grace: float) -> None:
+    with pytest.raises(UsageError, match="grace"):
+        await runs.stop("20261130T000000Z-00000000", grace_s=grace)
+
+
 async def test_orphans_of_a_crashed_server_are_shown_and_removed(runs: HostRuns, host: Host) -> None:
     """The scheduler that outlives its launcher keeps the GPU: it is still the run's, by its group."""
     spec = host.spec("orphan", "crash")
@@ -98,6 +115,9 @@ async def test_orphans_of_a_crashed_server_are_shown_and_removed(runs: HostRuns,
     assert not after.alive
     assert after.exit_code == 137
     assert "1 of its processes are left" in after.note
+    assert after.left == 1
+    with pytest.raises(FailedError, match="1 of its processes are left"):
+        await runs.launch(host.spec())
     assert "out of memory" in explain_exit(after)
     with pytest.raises(RefusedError, match="lives"):
         await runs.forget(run.run_id)

@@ -81,6 +81,8 @@ class RunStatus:
     log_tail: str = ""
     note: str = ""
     """What is odd about this run: a damaged folder, a supervisor that is gone, processes that are left."""
+    left: int = 0
+    """Processes that outlived the run and still belong to it: a stop removes them."""
     gpus: tuple[int, ...] | None = None
     """GPUs that its processes hold memory on; None when that cannot be seen."""
 

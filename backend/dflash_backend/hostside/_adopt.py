@@ -35,10 +35,7 @@ def adopt(request: dict[str, Any]) -> dict[str, Any]:
     its own (process 1, a parent of this session), or is a run of another server.
     """
     root = _runfolder.root()
-    os.makedirs(root, mode=0o700, exist_ok=True)
-    why = _runfolder.distrust(root)
-    if why:
-        raise HostError("refused", f"{root} {why}", "set its owner and its mode to 0700")
+    _runfolder.ensure_root(root)
     with _launch.held(os.path.join(root, ".launch-lock")):
         one = listener(request["port"])
         known = already(one, request["server"])

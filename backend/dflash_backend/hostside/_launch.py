@@ -40,13 +40,7 @@ def launch(request: dict[str, Any]) -> dict[str, Any]:
     if not os.path.exists("/proc/self/stat"):
         raise HostError("failed", "this host has no /proc: runs need Linux")
     root = _runfolder.root()
-    try:
-        os.makedirs(root, mode=0o700, exist_ok=True)
-    except OSError as error:
-        raise HostError("failed", f"cannot create {root}: {error.strerror}") from None
-    why = _runfolder.distrust(root)
-    if why:
-        raise HostError("refused", f"{root} {why}", "set its owner and its mode to 0700")
+    _runfolder.ensure_root(root)
     cwd = os.path.expanduser(request.get("cwd") or "~")
     if not os.path.isdir(cwd):
         raise HostError("failed", f"there is no folder {cwd} to start the server in")
@@ -145,6 +139,12 @@ def held(path: str) -> Iterator[None]:
 def check_free(server: str, port: int) -> None:
     """Raises HostError when the server runs already, or its port is taken or promised."""
     for row in _runlist.RunList().rows(tails=False):
+        if row["left"] and row["server"] == server:
+            raise HostError(
+                "failed",
+                f"run {row['run_id']} of {server} is over, but {row['left']} of its processes are left",
+                "stop the server to remove them",
+            )
         if not row["alive"]:
             continue
         said = f"run {row['run_id']} (pid {row['pid']}, started by {row['started_by'] or 'unknown'})"
@@ -195,7 +195,8 @@ def fill(
     # SPT_NOENV: SGLang renames its processes, which would otherwise overwrite the environment in /proc.
     marks = {_runfolder.MARKER: run_id, "SPT_NOENV": "1"}
     env = {**base, **request["env"], **request["secret_env"], **marks}
-    _runfolder.write(folder, "environment", json.dumps({"argv": argv, "cwd": cwd, "env": env, "umask": mask}))
+    plan = json.dumps({"argv": argv, "cwd": cwd, "env": env, "umask": mask})
+    _runfolder.write(folder, "environment", plan, durable=False)  # a secret need not reach the disk
     return manager
 
 

@@ -35,7 +35,7 @@ def of_group(
     if first is not None and first.start == identity.start:
         return group
     if ending is not None and any(
-        one.session == identity.session and one.start / _procs.TICKS < ending.uptime for one in group
+        one.session == identity.session and one.start <= ending.tick for one in group
     ):
         return group
     return []

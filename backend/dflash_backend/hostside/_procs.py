@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from typing import NamedTuple
 
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -82,9 +83,8 @@ def boot_id() -> str:
 
 
 def uptime() -> float:
-    """Seconds since boot, on the clock of ``Process.start``."""
-    raw = read_bytes("/proc/uptime")
-    return float(raw.split()[0]) if raw else 0.0
+    """Seconds since boot, on the clock of ``Process.start``. In some containers /proc/uptime is another."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def started_at(one: Process, now: float) -> float:

@@ -7,11 +7,12 @@ supervisor    identity of the supervisor that waits for it
 log, log.1    what the server prints, and what was before the last rotation
 stop          the first stop request: time, grace, who
 stopped       what a stop found at its end
-exit          exit code, time, seconds since boot
+exit          exit code, time, start time of a process that began right after
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -48,11 +49,11 @@ class Identity(NamedTuple):
 
 
 class Exit(NamedTuple):
-    """How a run ended. ``uptime`` is seconds since boot, comparable with a start time."""
+    """How a run ended. ``tick`` is the start time of a process that began once it had been waited for."""
 
     code: int
     at: float
-    uptime: float
+    tick: int
 
 
 def root() -> str:
@@ -61,6 +62,20 @@ def root() -> str:
     if not base.startswith("/"):  # the XDG specification tells to ignore relative values
         base = os.path.join(os.path.expanduser("~"), ".local", "state")
     return os.path.join(base, "dflash-console", "runs")
+
+
+def ensure_root(path: str) -> None:
+    """Creates the folder of the runs, mode 0700. Raises HostError when it cannot be made or believed."""
+    try:
+        os.makedirs(os.path.dirname(os.path.dirname(path)), exist_ok=True)
+        for folder in (os.path.dirname(path), path):
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(folder, 0o700)
+    except OSError as error:
+        raise HostError("failed", f"cannot create {path}: {error.strerror}") from None
+    why = distrust(path)
+    if why:
+        raise HostError("refused", f"{path} {why}", "set its owner and its mode to 0700")
 
 
 def folder_of(run_id: object) -> str:
@@ -90,14 +105,15 @@ def distrust(folder: str) -> str:
     return ""
 
 
-def write(folder: str, name: str, text: str) -> None:
+def write(folder: str, name: str, text: str, *, durable: bool = True) -> None:
     """Replaces a file of the folder in one step, mode 0600; nothing is left behind on failure."""
     handle, temporary = tempfile.mkstemp(dir=folder, prefix=".new-")
     try:
         with os.fdopen(handle, "w", encoding="utf-8", errors="surrogatepass") as stream:
             stream.write(text)
             stream.flush()
-            os.fsync(stream.fileno())
+            if durable:
+                os.fsync(stream.fileno())
         os.replace(temporary, os.path.join(folder, name))
     except BaseException:
         os.unlink(temporary)
@@ -166,7 +182,7 @@ def read_exit(folder: str) -> Exit | None:
         raise ValueError(f"{len(fields)} fields")
     whole, _, part = fields[1].partition(".")  # not every date knows the nanoseconds
     at = float(f"{whole}.{part}") if part.isdigit() else float(whole)
-    return Exit(int(fields[0]), at, float(fields[2]))
+    return Exit(int(fields[0]), at, int(float(fields[2])))
 
 
 def leader(identity: Identity | None, boot_id: str) -> _procs.Process | None:

@@ -136,6 +136,7 @@ class RunList:
             if ending is None:
                 notes.append(where if elsewhere else "the host was rebooted since: the exit code is unknown")
         elif group:
+            row["left"] = len(group)
             notes.append(f"over, but {len(group)} of its processes are left: stop it to remove them")
         elif ending is None and row["manager"] != "adopted":
             notes.append("over, and the exit code was not recorded (its supervisor was killed)")
@@ -179,7 +180,7 @@ def empty_row(name: str, folder: str) -> dict[str, Any]:
         "rss_mib",
     ):
         row[key] = None
-    row.update(run_id=name, folder=folder, manager="setsid", argv=[], alive=False, note="")
+    row.update(run_id=name, folder=folder, manager="setsid", argv=[], alive=False, left=0, note="")
     row.update(log_path=os.path.join(folder, "log"), log_size=None, log_tail="")
     return row
 

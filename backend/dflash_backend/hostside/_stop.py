@@ -188,6 +188,7 @@ def carry_out(run: Run, grace_s: float, problem: str) -> None:
     """TERM, wait, KILL, proof; what was found goes into ``stopped``."""
     began = time.monotonic()
     run.signal(signal.SIGTERM)
+    run.signal(signal.SIGCONT)  # a suspended process could not obey
     killed = False
     pause = 0.02
     while True:

@@ -56,6 +56,7 @@ def run_status(
         log_size=_whole(row.get("log_size")),
         log_tail=text("log_tail", multiline=True),
         note=redact(text("note"), secrets),
+        left=_whole(row.get("left")) or 0,
     )
 
 

@@ -25,6 +25,7 @@ FIND_AGAIN_S = 30.0
 STOP_STEP_S = 5.0
 AFTER_GRACE_S = 120.0
 """After the grace: the kill, the GPU driver's own time, the checks, and a connection that comes back."""
+MAX_GRACE_S = 86400.0
 MAX_NAME = 200
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -111,6 +112,10 @@ class HostRuns:
         grace. Raises RefusedError when it cannot be told which processes are the run's, UnreachableError when
         the host stays away until well after the grace.
         """
+        if not 0 <= grace_s <= MAX_GRACE_S:
+            raise UsageError(
+                f"a grace of {grace_s:g} s is not possible", next_step=f"use 0 to {MAX_GRACE_S:g} s"
+            )
         request = {
             "op": "stop",
             "run_id": run_id,
