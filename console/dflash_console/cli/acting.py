@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from dflash_backend.control.contract import Action, Outcome, Plan, Step
 from dflash_backend.core.errors import RefusedError
+from dflash_console.cli.asking import typed_yes
 from dflash_console.cli.live import demand_host, watching
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ def ask(question: str, flag: str, plan: Plan, context: Context) -> None:
             next_step=f"repeat it with {flag}",
         )
     context.out.note(f"{question} Type yes:")
-    if sys.stdin.readline().strip().lower() != "yes":
+    if not typed_yes():
         raise RefusedError("not confirmed", where=plan.server, unchanged="nothing was changed")
 
 
