@@ -34,6 +34,9 @@ POLL_STARTING_S = 2.0
 PUBLISH_S = 1.0
 SPACING_S = 0.25
 """Snapshots at most four times a second: eight servers must not mean eight repaints."""
+FIRST_SPACING_S = 0.05
+FIRST_S = 3.0
+"""For so long after the start everybody waits for the next snapshot."""
 CLOSE_S = 5.0
 
 
@@ -100,6 +103,8 @@ class Fleet:
         """Begins watching. Returns at once."""
         if self._tasks:
             return
+        # While the connection is being made there is time for what the first answers will need.
+        self._spawn(asyncio.to_thread(_import_clients), "import")
         for name, watch in self._hosts.items():
             if name not in self._disabled:
                 self._spawn(watch.run(), f"watch {name}")
@@ -203,6 +208,8 @@ class Fleet:
         await server.poller.poll(watch.log_of(run.run_id) if run is not None else None)
 
     async def _publish(self) -> None:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
         while True:
             try:
                 async with asyncio.timeout(PUBLISH_S):
@@ -216,7 +223,7 @@ class Fleet:
                 self._newest.put(snapshot)
             except Exception:
                 log.exception("making a snapshot failed")
-            await asyncio.sleep(SPACING_S)
+            await asyncio.sleep(FIRST_SPACING_S if loop.time() - began < FIRST_S else SPACING_S)
 
     # From what is known to what is shown ---------------------------------------------------------------
 
@@ -304,6 +311,14 @@ class Fleet:
             if seen.state is ServerState.READY:
                 server.was_ready = True
         self._chronicle.add(snapshot)
+
+
+def _import_clients() -> None:
+    """Loads what takes long to load, off the event loop."""
+    import aiohttp
+    import prometheus_client.parser
+
+    log.debug("loaded %s and %s", aiohttp.__name__, prometheus_client.parser.__name__)
 
 
 def _closed(sample: HostSample, port: int) -> bool:
