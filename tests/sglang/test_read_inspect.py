@@ -80,6 +80,17 @@ def test_log_of_a_failed_start(tmp_path: Path) -> None:
     assert (summary["stage"], summary["ready"]) == ("weights", False)
 
 
+def test_log_of_a_server_that_fell_over_while_serving(tmp_path: Path) -> None:
+    log = tmp_path / "run.log"
+    decode = (
+        "[2026-11-30 10:00:00] Decode batch, #running-req: 1, gen throughput (token/s): 5.0, #queue-req: 0\n"
+    )
+    log.write_text(decode + "torch.AcceleratorError: CUDA error: an illegal memory access was encountered\n")
+    assert document(inspect_file(log))["summary"]["failure"]["kind"] == "gpu-fault"
+    log.write_text("ValueError: something early\n" + decode)
+    assert document(inspect_file(log))["summary"]["failure"] is None
+
+
 def test_stream_counts_tokens_not_chunks() -> None:
     openai = DATA / "captures/sglang-0.5.11-cpu-dflash/v1-completions-stream.txt"
     summary = document(inspect_file(openai))["summary"]

@@ -112,7 +112,7 @@ def open_session(*, api_key: str | None = None, limit: int = 0) -> aiohttp.Clien
     if api_key is not None and not (api_key.isascii() and api_key.isprintable()):
         raise UsageError(
             "the API key holds characters that no HTTP header may have",
-            next_step="check the secret that the reference leads to: a line end at its end is a common mistake",
+            next_step="check the secret that the reference leads to: often it ends in a line end",
         )
     headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
     return aiohttp.ClientSession(

@@ -10,10 +10,11 @@ from pathlib import Path
 
 from dflash_backend.core.errors import UsageError
 from dflash_backend.core.text import LineDecoder, redact, redact_mapping, sanitise
-from dflash_backend.sglang.decode import FormatError
+from dflash_backend.sglang.decode import FormatError, mapping_or_empty
 from dflash_backend.sglang.inspect_kind import detect_kind
 from dflash_backend.sglang.inspect_log import LogSummary
 from dflash_backend.sglang.inspect_readers import READERS, Found, plain
+from dflash_backend.sglang.log import DecodeLine
 
 KINDS: tuple[str, ...] = ("log", *READERS)
 """What ``inspect_file`` can be told that a file is."""
@@ -86,7 +87,7 @@ def inspect_file(path: str | os.PathLike[str], kind: str | None = None) -> Inspe
         size=size,
         summary=summary if isinstance(summary, dict) else {"value": summary},
         rows=tuple(row if isinstance(row, dict) else {"value": row} for row in rows),
-        notes=tuple(redact(note) for note in found.notes),
+        notes=tuple(dict.fromkeys(redact(note) for note in found.notes)),
     )
 
 
@@ -153,4 +154,8 @@ def _log(file: Path, size: int) -> Found:
     notes = summary.notes()
     if skipped:
         notes = (f"the first {skipped // 2**20} MiB of the log were not read", *notes)
-    return Found(summary.summary(), summary.rows, notes)
+    rows = [
+        {"batch": "decode" if isinstance(row, DecodeLine) else "prefill", **mapping_or_empty(plain(row))}
+        for row in summary.rows
+    ]
+    return Found(summary.summary(), rows, notes)

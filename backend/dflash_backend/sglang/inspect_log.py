@@ -81,6 +81,8 @@ class LogSummary:
             self._last_stamp = stamp
 
     def _batch(self, batch: DecodeLine | PrefillLine) -> None:
+        # It worked until here: what is wrong, if anything, comes later.
+        self._recent.clear()
         self._rows.append(batch)
         self._stamp(batch.stamp)
         trusted = self._filter.feed(batch)
@@ -112,8 +114,8 @@ class LogSummary:
 
     @property
     def failure(self) -> Failure | None:
-        """Why the server did not get ready; None when it did, or when the log does not say."""
-        return None if self._tracker.ready or self.batches else explain_failure(self._recent)
+        """Why the server did not get ready, or fell over after its last batch; None when nothing says so."""
+        return explain_failure(self._recent)
 
     @property
     def facts(self) -> StartupFacts:
