@@ -64,9 +64,13 @@ def test_log_of_a_gpu_run() -> None:
     assert summary["accept_length"]["median"] == 1.0
     assert summary["startup"]["draft_runner"]["window"] == 256
     assert summary["settings"]["speculative_algorithm"] == "DFLASH"
-    assert summary["settings"]["speculative_dflash_draft_window_size"] == "256"
+    assert summary["settings"]["speculative_dflash_draft_window_size"] == 256
+    assert summary["settings"]["disable_cuda_graph"] is False
     assert summary["failure"] is None
     assert summary["graph_share"] == 1.0
+    rows = document(inspect_file(DATA / "captures/sglang-0.5.11-h200/dflash.log"))["rows"]
+    assert [row["batch"] for row in rows[:3]] == ["prefill", "prefill", "decode"]
+    assert rows[2]["gen_throughput"] == 2.49
 
 
 def test_log_of_a_failed_start(tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ class LogSummary:
         self._last: dict[str, object] = {}
         self._first_stamp: str | None = None
         self._last_stamp: str | None = None
-        self._settings: dict[str, str] = {}
+        self._settings: dict[str, object] = {}
 
     def feed(self, line: str) -> None:
         """Takes one line, sanitised or not."""
@@ -65,8 +65,7 @@ class LogSummary:
         self._tracker.feed(line)
         if "server_args=" in line and not self._settings:
             self._settings = {
-                m["key"]: redact(m["value"].strip().strip("'\""))
-                for m in reversed(list(_SETTING.finditer(line)))
+                m["key"]: _setting(m["value"].strip()) for m in reversed(list(_SETTING.finditer(line)))
             }
         if _RETRACT.search(split.text):
             self._retractions += 1
@@ -162,6 +161,18 @@ class LogSummary:
                 "draft_window_size=None proves nothing: 0.5.14+ print it with the config's windows in force"
             )
         return tuple(found)
+
+
+def _setting(printed: str) -> object:
+    """A value of ``server_args`` as Python printed it."""
+    words: dict[str, object] = {"None": None, "True": True, "False": False}
+    if printed in words:
+        return words[printed]
+    if re.fullmatch(r"-?\d{1,15}", printed):
+        return int(printed)
+    if re.fullmatch(r"-?\d{1,15}\.\d{1,15}", printed):
+        return float(printed)
+    return redact(printed.strip("'\""))
 
 
 def _spread(values: deque[float]) -> Mapping[str, float] | None:
