@@ -17,8 +17,6 @@ def _quiet_world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[No
         monkeypatch.setenv(name, str(tmp_path / name.lower()))
     for name in ("NO_COLOR", "COLORTERM", "TEXTUAL_THEME", "FORCE_COLOR"):
         monkeypatch.delenv(name, raising=False)
-    # Read once at import by Textual, hence the constants.
-    monkeypatch.setattr("textual.constants.TEXTUAL_ANIMATIONS", "none", raising=False)
     yield
     monkeypatch.undo()
     time.tzset()

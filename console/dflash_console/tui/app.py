@@ -55,6 +55,8 @@ class DflashApp(App[int]):
 
     def __init__(self, services: Services) -> None:
         super().__init__()
+        # Every step of an animation is a repaint that has to go through SSH.
+        self.animation_level = "none"
         self.services = services
         self.snapshot: Snapshot = services.fleet.snapshot()
         self.jobs = Jobs(self, services, self._job_changed)
@@ -378,6 +380,9 @@ class DflashApp(App[int]):
 
     def _handle_exception(self, error: Exception) -> None:
         """Ends the console with a plain message; the traceback goes to the log, without locals."""
+        if self._exit:
+            faults.log_error(error)  # Leaving already: widgets that are being removed may stumble.
+            return
         if self._exception is None:
             self._exception = error
             self._exception_event.set()
@@ -387,10 +392,11 @@ class DflashApp(App[int]):
         self._exit_renderables.append(Text(faults.last_words(error, self._log_path)))
         self._close_messages_no_wait()
 
-    def _fatal_error(self) -> None:
-        """Never prints a traceback with local variables, as Textual's own would."""
-        self._exit_renderables.append(Text("dflash-console stopped because of an error in itself"))
-        self._close_messages_no_wait()
+    def _print_error_renderables(self) -> None:
+        """The first error is the cause; what followed is in the log."""
+        for renderable in self._exit_renderables[:1]:
+            self.error_console.print(renderable, soft_wrap=True)
+        self._exit_renderables.clear()
 
 
 def run(services: Services) -> int:

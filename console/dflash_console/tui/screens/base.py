@@ -116,8 +116,8 @@ class ConsoleScreen(Screen[None]):
 
     def repaint(self) -> None:
         """Shows the newest snapshot."""
-        if not self._ready:
-            return
+        if not self._ready or not self.is_current:
+            return  # Not composed yet, covered by another screen, or on its way out.
         snapshot, now = self.console_app.snapshot, self.services.clock()
         with self.app.batch_update():
             self.paint(snapshot, now)

@@ -139,11 +139,11 @@ class QuitScreen(QuestionScreen):
                 (),
                 (
                     (
-                        "The console stops steering these. What already runs on a host goes on by itself;",
+                        "What already runs on a host goes on by itself.",
                         "text",
                     ),
                 ),
-                (("steps that were not begun are not done and nothing is undone.", "text"),),
+                (("Steps that were not begun are not done, and nothing is undone.", "text"),),
             ]
         if self._bench is not None:
             words = f"benchmark {self._bench.job} on {self._bench.server}"

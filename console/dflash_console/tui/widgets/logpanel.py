@@ -33,19 +33,16 @@ class LogPanel(Vertical):
         self._run_id: str | None = None
         self._new_run = asyncio.Event()
         self._words = "reading the log"
+        self.view = LogView(id="log", empty="reading the log …")
+        """The view inside."""
 
     @property
     def _app(self) -> DflashApp:
         return cast("DflashApp", self.app)
 
-    @property
-    def view(self) -> LogView:
-        """The view inside."""
-        return self.query_one(LogView)
-
     def compose(self) -> ComposeResult:
         """The view."""
-        yield LogView(id="log", empty="reading the log …")
+        yield self.view
 
     def on_mount(self) -> None:
         """Begins to follow."""
