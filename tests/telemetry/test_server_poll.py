@@ -181,6 +181,27 @@ async def test_counters_that_fall_make_the_settings_be_read_again(
     assert server.asked["/server_info"] == 3
 
 
+async def test_a_live_change_starts_the_accept_length_anew(
+    serve: Serve, client: aiohttp.ClientSession, now: Now
+) -> None:
+    server = Server(DFLASH)
+    server.state["running"] = 1
+    one = poller(await serve(server.app()), client, now)
+
+    async def count(tokens: int, steps: int) -> float | None:
+        server.state["values"] = {"generation_tokens_total": tokens, "spec_verify_calls_total": steps}
+        await rounds(one, now, 1)
+        assert one.figures is not None
+        return one.figures.accept_length
+
+    await count(0, 0)
+    assert await count(300, 100) == pytest.approx(3.0)
+    server.state["info"] = {"speculative_num_draft_tokens": 4}
+    one.refresh_settings()
+    await count(300, 100)
+    assert await count(350, 150) == pytest.approx(1.0)
+
+
 async def test_a_slow_page_is_a_missing_value_and_the_rest_is_there(
     serve: Serve, client: aiohttp.ClientSession, now: Now
 ) -> None:

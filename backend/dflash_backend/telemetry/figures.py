@@ -21,7 +21,7 @@ from dflash_backend.telemetry.series import finite
 
 COMPLETION_WINDOW_S = 15.0
 """Completed requests come in lumps: their tokens are counted over so long."""
-ACCEPT_WINDOW_S = 60.0
+ACCEPT_WINDOW_S = 30.0
 NO_METRICS = "the server runs without --enable-metrics"
 IDLE = "idle: the last value is stale"
 
@@ -57,6 +57,10 @@ class FigureMaker:
         self._accept = Ratio(window_s=ACCEPT_WINDOW_S)
         self.restarted = False
         """True when a counter fell in the last round: another process answers on the port."""
+
+    def settings_changed(self) -> None:
+        """The server speculates differently from now on: what was accepted before says nothing of it."""
+        self._accept.reset()
 
     def make(self, readings: Readings) -> ServerFigures:
         """The figures of this round."""

@@ -19,7 +19,7 @@ from dflash_backend.core.samples import (
     RunManager,
     RunStatus,
 )
-from dflash_backend.core.text import redact, sanitise
+from dflash_backend.core.text import redact, redact_argv, sanitise
 from dflash_backend.telemetry.run_log import RunLog
 from dflash_backend.telemetry.series import finite
 
@@ -180,7 +180,7 @@ class HostReader:
             profile=_text(static.get("profile"), 200),
             profile_digest=_text(static.get("profile_digest"), 128),
             profile_toml=redact(_text(static.get("profile_toml"), 65536, multiline=True)),
-            argv=tuple(redact(_text(word, 4096)) for word in argv if isinstance(word, str))
+            argv=tuple(redact_argv(_text(word, 4096) for word in argv if isinstance(word, str)))
             if isinstance(argv, list)
             else (),
             port=_whole(row.get("port")),
@@ -197,6 +197,7 @@ class HostReader:
             log_size=_whole(row.get("log_size")),
             log_tail=log.tail(),
             note=_text(row.get("note"), 500),
+            left=_whole(row.get("left")) or 0,
             gpus=tuple(i for g in gpus if (i := _whole(g)) is not None) if isinstance(gpus, list) else None,
         )
 

@@ -190,9 +190,12 @@ class ServerPoller:
         self._settings_due = self._clock() + SETTINGS_RETRY_S
         if page.ok:
             try:
-                self.settings = read_effective_settings(page.body)
+                settings = read_effective_settings(page.body)
             except UsageError:
                 return  # tried again; the settings of before stay
+            if self.settings is not None and _speculation(settings) != _speculation(self.settings):
+                self._maker.settings_changed()
+            self.settings = settings
             self._settings_due = self._clock() + SETTINGS_S
 
     def _missed(self, message: str) -> None:
@@ -236,6 +239,10 @@ class ServerPoller:
         if len(body) > MAX_PAGE:
             return Page(problem=f"{path} is longer than {MAX_PAGE} bytes")
         return Page(status=response.status, body=body)
+
+
+def _speculation(settings: EffectiveSettings) -> tuple[object, ...]:
+    return settings.algorithm, settings.window, settings.budget, settings.topk, settings.block_size
 
 
 async def _off_loop(function: Callable[[bytes], R], body: bytes) -> R:
