@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from dflash_backend.core.errors import ConfigError
 from dflash_backend.core.inventory import HostConfig
+from dflash_backend.ssh import config
 from dflash_backend.ssh.config import Hop, parse_address, resolve
 
 
@@ -155,6 +156,24 @@ def test_a_value_that_cannot_be_used_is_a_plain_error(line: str, ssh_home: Path)
     with pytest.raises(ConfigError) as caught:
         chain("gpu")
     assert caught.value.where
+
+
+def test_a_system_file_in_another_dialect_does_not_lock_the_user_out(
+    ssh_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    system = tmp_path / "etc" / "ssh_config"
+    system.parent.mkdir()
+    monkeypatch.setattr(config, "SYSTEM_CONFIG", system)
+    (ssh_home / "config").write_text("Host gpu\n  HostName mine\n")
+    system.write_text("Host gpu\n  HostName theirs\n  User shared\n")
+    host = HostConfig(name="h", address="gpu")
+    assert ends(list(resolve(host))) == [("shared", "mine", 22)]
+    system.write_text("Match frobnicate yes\n  User shared\n")
+    (hop,) = resolve(host)
+    assert hop.host == "mine"
+    (ssh_home / "config").write_text("Match frobnicate yes\n")
+    with pytest.raises(ConfigError, match="frobnicate"):
+        resolve(host)
 
 
 def test_no_configuration_at_all(isolated_home: Path) -> None:

@@ -97,7 +97,7 @@ def resolve(host: HostConfig, files: Sequence[Path] | None = None) -> tuple[Hop,
     except ConfigError as problem:
         # A site-wide file in a dialect that asyncssh does not know must not lock the user out.
         own = tuple(path for path in chosen if path != SYSTEM_CONFIG)
-        if own != chosen and problem.where.startswith("/etc/"):
+        if own != chosen and problem.where.startswith(f"{SYSTEM_CONFIG.parent}/"):
             return _chain(host, own)
         raise
 

@@ -49,6 +49,9 @@ class RemoteProcess(Protocol):
 class HostLink(Protocol):
     """One host. Every call waits for a connection at most ``timeout`` seconds in all.
 
+    A call does not wait out a pause between attempts: while the host is down it fails with the reason of the
+    last attempt. ``status`` tells when the next one is due.
+
     Raises, in every method: UnreachableError (no connection, lost, timed out), RefusedError (unknown or
     changed host key, authentication), ConfigError (ssh configuration). A cancelled call leaves no remote
     process and no open channel.
