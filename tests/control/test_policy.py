@@ -7,7 +7,7 @@ import pytest
 from dflash_backend.control.contract import Action
 from dflash_backend.control.policy import Policy
 from dflash_backend.core.inventory import HostConfig, Inventory, ServerConfig
-from dflash_backend.core.samples import LinkStatus, ServerSnapshot, Snapshot
+from dflash_backend.core.samples import LinkStatus, RunStatus, ServerSnapshot, Snapshot
 from dflash_backend.core.states import LinkState, ServerState
 
 INVENTORY = Inventory(
@@ -100,3 +100,17 @@ def test_unknown_names_are_refused(server: str | None, host: str | None) -> None
 def test_a_host_key_may_be_trusted_while_there_is_no_connection() -> None:
     assert policy(None, link=LinkState.KEY_UNKNOWN).decide(Action.TRUST_KEY, host="gpu1").allowed
     assert not policy(None, link=LinkState.KEY_UNKNOWN).decide(Action.PLUGIN, host="gpu1").allowed
+
+
+@pytest.mark.parametrize("state", [ServerState.STOPPED, ServerState.FAILED])
+def test_what_outlived_a_run_can_be_stopped(state: ServerState) -> None:
+    def decide(left: int) -> bool:
+        run = RunStatus(run_id="r", server="a", folder="/r", manager="setsid", left=left)
+        now = ServerSnapshot(name="a", host="gpu1", port=30000, state=state, at=1.0, run=run)
+        links = (LinkStatus(host="gpu1", state=LinkState.UP, since=0.0),)
+        snapshot = Snapshot(at=1.0, servers=(now,), hosts=links)
+        seen = Policy(INVENTORY, lambda: snapshot, {})
+        return seen.decide(Action.STOP, "a").allowed
+
+    assert decide(2)
+    assert not decide(0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import socket
 import stat
 import subprocess
@@ -22,7 +23,7 @@ from dflash_backend.runs.contract import LaunchSpec
 from dflash_backend.runs.rows import explain_exit
 from dflash_backend.runs.service import HostRuns
 from dflash_backend.ssh.session import SshLink
-from rigs.run_host import Host
+from rigs.run_host import Host, gone
 from rigs.sshd import free_port, poll_until
 
 
@@ -276,6 +277,32 @@ async def test_natural_exit_codes(
     assert after.exited_at >= after.started_at
     assert "last words" in after.log_tail
     assert said in explain_exit(after)
+
+
+@pytest.mark.parametrize("version", ["3.8", "3.9", "3.10", "3.12", "3.13"])
+async def test_a_whole_life_under_other_pythons(host: Host, version: str) -> None:
+    """Everything that the host does, in the oldest Python that it may have and in newer ones."""
+    found = [shutil.which(f"python{version}")]
+    found += map(str, Path(os.environ.get("PYENV_ROOT", "/nowhere")).glob(f"versions/{version}.*/bin/python"))
+    works = [p for p in found if p and subprocess.run([p, "-V"], capture_output=True).returncode == 0]
+    if not works:
+        pytest.skip(f"python{version} is not installed")
+    link = SshLink(host.sshd.host_config(python=works[0]))
+    try:
+        runs = HostRuns(link)
+        spec = host.spec("child", "own-session")
+        run = await runs.launch(spec)
+        family = host.family(spec)
+        lines = [line async for batch in runs.follow_log(run.run_id, follow=False) for line in batch]
+        assert lines == ["listening"]
+        assert (await runs.adopt(server="one", port=spec.port)).run_id == run.run_id
+        report = await runs.stop(run.run_id, grace_s=10)
+        assert report.complete
+        assert all(gone(pid) for pid in family.values())
+        await runs.forget(run.run_id)
+        assert await runs.list_runs() == ()
+    finally:
+        await link.close()
 
 
 async def test_an_interpreter_that_is_not_there_at_exec_is_in_the_log(

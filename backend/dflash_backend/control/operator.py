@@ -144,7 +144,7 @@ class LocalOperator:
 
     async def _live_run(self, plan: Plan) -> RunStatus | None:
         runs = await self._runs(plan.host).list_runs()
-        return next((run for run in runs if run.server == plan.server and run.alive), None)
+        return next((run for run in runs if run.server == plan.server and (run.alive or run.left)), None)
 
     async def _stop(self, plan: Plan, drain_s: float) -> Steps:
         run = await self._live_run(plan)

@@ -112,7 +112,7 @@ def _by_state(action: Action, now: ServerSnapshot) -> Decision:
             return _no(
                 f"{now.name} was not started by this console: it is never stopped from here; adopt it first"
             )
-        case Action.STOP if state in (ServerState.STOPPED, ServerState.FAILED):
+        case Action.STOP if state in (ServerState.STOPPED, ServerState.FAILED) and not _outlived(now):
             return _no(f"{now.name} is not running")
         case Action.ADOPT if state is not ServerState.FOREIGN:
             return _no(f"{now.name} is {state}: only a foreign server can be adopted")
@@ -120,3 +120,8 @@ def _by_state(action: Action, now: ServerSnapshot) -> Decision:
             return _no(f"{now.name} is {state}: a benchmark needs a ready server")
         case _:
             return ALLOWED
+
+
+def _outlived(now: ServerSnapshot) -> bool:
+    """True when processes of a run that is over are left: a stop removes them."""
+    return now.run is not None and now.run.left > 0

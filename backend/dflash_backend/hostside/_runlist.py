@@ -57,15 +57,17 @@ class RunList:
         return rows
 
     def row(self, name: str, table: dict[int, _procs.Process], boot: str) -> dict[str, Any]:
+        """The row of one run; see ``rows``."""
         folder = os.path.join(self.root, name)
+        mark = stamp(folder)
+        known = self.finished.get(name)
+        if known and known[0] == mark:
+            return dict(known[1])
         row = empty_row(name, folder)
         why = _runfolder.distrust(folder)
         if why:
             row["note"] = "run folder " + why
             return row
-        known = self.finished.get(name)
-        if known and known[0] == stamp(folder, "exit"):
-            return dict(known[1])
         notes: list[str] = []
         record, problem = self._record(name, folder)
         row.update(record)
@@ -74,11 +76,11 @@ class RunList:
         self._life(row, folder, boot, table, notes)
         row["note"] = "; ".join(notes)
         if row["exit_code"] is not None and not row["alive"] and not notes:
-            self.finished[name] = (stamp(folder, "exit"), dict(row))
+            self.finished[name] = (mark, dict(row))
         return row
 
     def _record(self, name: str, folder: str) -> tuple[dict[str, Any], str]:
-        mark = stamp(folder, "run.json")
+        mark = stamp(os.path.join(folder, "run.json"))
         known = self.records.get(name)
         if known and known[0] == mark:
             return known[1], known[2]
@@ -208,13 +210,13 @@ def number(value: object) -> float | None:
     return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
 
-def stamp(folder: str, name: str) -> Any:
-    """Changes whenever the file does; None while it is not there."""
+def stamp(path: str) -> Any:
+    """Changes whenever a file does, or the names and rights of a folder; None while it is not there."""
     try:
-        facts = os.stat(os.path.join(folder, name))
+        facts = os.lstat(path)
     except OSError:
         return None
-    return facts.st_ino, facts.st_size, facts.st_mtime_ns
+    return facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_mode, facts.st_uid
 
 
 def size(path: str) -> int | None:
