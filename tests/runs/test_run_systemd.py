@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dflash_backend.hostside import _procs
+from dflash_backend.hostside import _members, _procs
 from dflash_backend.runs.service import HostRuns
 from dflash_backend.ssh.session import SshLink
 from rigs.run_host import Host, gone, until
@@ -83,6 +83,8 @@ async def test_the_cgroup_catches_what_left_group_session_and_environment(runs: 
     run = await runs.launch(spec)
     family = host.family(spec)
     assert len(family) == 4
+    by_cgroup = _members.Tracker(run.run_id, None, None, unit=unit(run.run_id), marked=False).living()
+    assert set(family.values()) <= {one.pid for one in by_cgroup}
     report = await runs.stop(run.run_id, grace_s=0.5)
     assert report.complete
     assert report.killed

@@ -140,7 +140,7 @@ def proven_before(folder: str) -> bool:
 def stopping(folder: str) -> bool:
     """True while a process works on the stop of this run."""
     try:
-        handle = os.open(os.path.join(folder, LOCK), os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        handle = open_lock(folder, create=False)
     except OSError:
         return False
     try:
@@ -150,6 +150,18 @@ def stopping(folder: str) -> bool:
     finally:
         os.close(handle)
     return False
+
+
+def open_lock(folder: str, *, create: bool) -> int:
+    """What a stop locks: a file, or the folder itself where the disk takes no more files.
+
+    Not always the folder, since NFS locks for writing only what is open for writing.
+    """
+    flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | (os.O_CREAT if create else 0)
+    try:
+        return os.open(os.path.join(folder, LOCK), flags, 0o600)
+    except OSError:
+        return os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
 
 def detach(run: Run, grace_s: float, problem: str) -> None:
@@ -170,7 +182,7 @@ def detach(run: Run, grace_s: float, problem: str) -> None:
             os.dup2(null, handle)
         os.closerange(3, told)
         os.closerange(told + 1, 4096)
-        lock = os.open(os.path.join(run.folder, LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        lock = open_lock(run.folder, create=True)
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if run.unit:
             _systemd.step_aside(f"dflash-stop-{run.run_id}-{os.getpid()}")
