@@ -1,0 +1,1 @@
+"""Training and evaluation of the reference pair; see scripts/train_reference_pair.py."""
