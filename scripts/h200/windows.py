@@ -178,7 +178,7 @@ def measure(
         states = get(url, "/server_info").get("internal_states") or [{}]
         run["plugin"] = states[0].get("dflash_sglang")
         text = log.read_text(errors="replace")
-    graphs = re.findall(r"cuda graph: (True|False)", text)
+    graphs = re.findall(r"Decode batch.*cuda graph: (True|False)", text)
     run["decode_lines_with_cuda_graph"] = graphs.count("True")
     run["decode_lines_without_cuda_graph"] = graphs.count("False")
     run["draft_runner_line"] = next(

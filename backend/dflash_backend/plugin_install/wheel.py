@@ -10,12 +10,13 @@ import base64
 import hashlib
 import io
 import zipfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import resources
 
 import dflash_sglang
 
-DISTRIBUTION = "dflash-sglang-plugin"
+DISTRIBUTION = "dflash-sglang"
 PACKAGE = "dflash_sglang"
 ENTRY_POINT = "dflash_sglang"
 """Name in the group ``sglang.srt.plugins``: what SGLANG_PLUGINS must contain when it is set."""
@@ -37,9 +38,13 @@ class Wheel:
 
 def build() -> Wheel:
     """Builds the wheel from the installed package."""
-    version = dflash_sglang.__version__
+    return pack(dflash_sglang.__version__, dict(_package_files()))
+
+
+def pack(version: str, package: Mapping[str, bytes]) -> Wheel:
+    """A wheel of this distribution with the package's files given by name."""
     name = DISTRIBUTION.replace("-", "_")
-    files = {f"{PACKAGE}/{path}": data for path, data in _package_files()}
+    files = {f"{PACKAGE}/{path}": data for path, data in package.items()}
     info = f"{name}-{version}.dist-info"
     files[f"{info}/METADATA"] = _metadata(version)
     files[f"{info}/WHEEL"] = (

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Packs a trimmed, real SGLang for an H200-class (sm90) machine that has PyTorch 2.11 + CUDA 13,
 # Python 3.12 and no package registry. The kit stays under 64 MiB, in two parts that can travel one after the other
-# (OUT/a about 34 MB, OUT/b about 17 MB), for when the repository itself is not small.
+# (OUT/a about 34 MB, OUT/b about 25 MB), for when the repository itself is not small.
 #
 #   build.sh [SGLANG_VERSION=0.5.11] [OUT=.kit]      (0.5.11 .. 0.5.17 pin torch 2.11)
 #

@@ -4,9 +4,9 @@ import pathlib
 import sys
 import zipfile
 
+# flashinfer stays whole: its norm kernels are compiled on the machine, from the sources in its wheel.
 DROP = {
     "sglang-": ("sglang/multimodal_gen/", "sglang/test/", "sglang/srt/server/_core", "sglang/srt/grpc/_core"),
-    "flashinfer_python-": ("flashinfer/data/cutlass/", "flashinfer/data/spdlog/", "flashinfer/data/csrc/"),
 }
 for wheel in pathlib.Path(sys.argv[1]).glob("*.whl"):
     drop = next((d for prefix, d in DROP.items() if wheel.name.startswith(prefix)), None)
