@@ -53,7 +53,7 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerRow:
-    """One drafter layer. Windows count positions, the layer's own included; None with ``*_known``: all of them.
+    """One drafter layer. Windows count positions, the layer's own included; None (and known): all of them.
 
     ``attended_known`` False: what it attends to could not be established. ``causal`` is inside the block.
     """

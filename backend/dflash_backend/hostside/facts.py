@@ -1,14 +1,18 @@
-"""The few facts that a plan needs: interpreter, SGLang, plugin, GPUs. Cheap and read-only."""
+"""The few facts that a plan needs: interpreter, SGLang and its options, plugin, GPUs. Cheap and read-only."""
+
+from __future__ import annotations
 
 import importlib.util
 import os
 import subprocess
+from collections.abc import Callable
+from typing import Any, BinaryIO
 
-from _installed import distributions, entry_points, interpreter
-from _options import read_options
+from dflash_backend.hostside._installed import distributions, entry_points, interpreter
+from dflash_backend.hostside._options import read_options
 
 
-def _gpus():
+def _gpus() -> list[str] | None:
     """Compute capability of each GPU as nvidia-smi tells it; None where it cannot be asked."""
     try:
         done = subprocess.run(
@@ -27,17 +31,18 @@ def _gpus():
     return [line.strip() for line in done.stdout.decode("ascii", "replace").splitlines() if line.strip()]
 
 
-def _options():
+def _options() -> list[str] | None:
     """The options that the SGLang which an import would take declares in its source; None: cannot be read."""
     spec = importlib.util.find_spec("sglang")
     folders = list(spec.submodule_search_locations or []) if spec is not None else []
     if not folders:
         return None
     names, problem = read_options(folders[0])
-    return None if problem else names
+    return None if problem else sorted(names)
 
 
-def main(request, emit, stdin):
+def main(request: dict[str, Any], emit: Callable[[object], None], stdin: BinaryIO) -> dict[str, Any]:
+    """Answers at once; the request is empty."""
     return {
         "python": interpreter(),
         "sglang": distributions("sglang"),
