@@ -137,6 +137,9 @@ def test_no_child_outlives_it(root: Path, tmp_path: Path, end: str) -> None:
             os.kill(monitor.process.pid, signal.SIGKILL)
     finally:
         monitor.close()
+    if end == "eof":
+        # Not even a zombie that somebody else would have to reap.
+        assert not os.path.exists(f"/proc/{child}")
     wait_for(lambda: gone(child), "the end of nvidia-smi")
 
 
@@ -343,6 +346,78 @@ def test_gpus_of_a_run_are_those_that_its_processes_use(
     not_ours, ours = (row["processes"][0] for row in tick["gpu"]["rows"])
     assert (ours["name"], ours["memory_mib"]) == ("python,with comma", 512)
     assert (not_ours["memory_mib"], not_ours["user"]) == (None, None)
+
+
+NVML = """
+import sys
+this = sys.modules[__name__]  # as the real module does
+class NVMLError(Exception):
+    def __init__(self, value): super().__init__("NVML error %d" % value); self.value = value
+class Of:
+    def __init__(self, **values): self.__dict__.update(values)
+def nvmlInit():
+    if INIT: raise NVMLError(INIT)
+def nvmlShutdown(): pass
+def nvmlDeviceGetCount(): return 3
+def nvmlDeviceGetHandleByIndex(index):
+    if index == 2: raise NVMLError(15)
+    return index
+def nvmlDeviceGetName(handle): return b"NVIDIA H200"
+def nvmlDeviceGetUUID(handle): return "GPU-%d" % handle
+def nvmlDeviceGetMemoryInfo(handle):
+    if handle == 1: raise NVMLError(16)
+    return Of(used=2 * 2**20, total=8 * 2**20)
+def nvmlDeviceGetUtilizationRates(handle): raise NVMLError(3)
+def nvmlDeviceGetPowerUsage(handle): return 99757
+def nvmlDeviceGetTemperature(handle, sensor): return 41
+def nvmlDeviceGetTotalEccErrors(handle, kind, counter): return 0
+def nvmlDeviceGetMigMode(handle): return (0, 0)
+def nvmlDeviceGetComputeRunningProcesses(handle):
+    return [Of(pid=PID, usedGpuMemory=2**20), Of(pid=4000000, usedGpuMemory=None)]
+"""
+
+
+@pytest.fixture
+def nvml_venv(tmp_path: Path) -> Callable[[int], Path]:
+    """A venv on the host whose ``pynvml`` behaves as a driver in a given state."""
+
+    def make(init: int) -> Path:
+        venv = tmp_path / "venv"
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(venv)], check=True)
+        (packages,) = venv.glob("lib/python*/site-packages")
+        (packages / "pynvml.py").write_text(f"INIT = {init}\nPID = {os.getpid()}\n{NVML}")
+        return venv
+
+    return make
+
+
+def test_nvml_is_asked_when_the_venv_has_it(root: Path, nvml_venv: Callable[[int], Path]) -> None:
+    venv = nvml_venv(0)
+    with MonitorProcess({"root": str(root)}, python=str(venv)) as monitor:
+        tick = monitor.until(lambda m: m.get("gpu", {}).get("rows"))
+    assert tick["gpu"]["source"] == "nvml"
+    good, sick, lost = tick["gpu"]["rows"]
+    assert (good["name"], good["uuid"], good["health"]) == ("NVIDIA H200", "GPU-0", "ok")
+    assert (good["memory_used_mib"], good["memory_total_mib"], good["power_w"]) == (2, 8, 99.757)
+    assert (good["utilization_pct"], good["sm_clock_mhz"]) == (None, None)
+    ours, foreign = good["processes"]
+    assert (ours["pid"], ours["memory_mib"]) == (os.getpid(), 1)
+    assert ours["name"]
+    assert ours["user"]
+    assert (foreign["memory_mib"], foreign["user"], foreign["name"]) == (None, None, "")
+    assert (sick["health"], sick["memory_used_mib"], sick["power_w"]) == ("reset-required", None, 99.757)
+    assert (lost["health"], lost["power_w"], lost["memory_used_mib"]) == ("error", None, None)
+    assert "dmesg" in lost["health_note"]
+    assert not list(venv.rglob("pynvml*.pyc"))
+
+
+def test_nvml_that_does_not_start_leads_to_nvidia_smi(
+    root: Path, tmp_path: Path, nvml_venv: Callable[[int], Path]
+) -> None:
+    env = smi(tmp_path / "bin", loop([f"0, {FULL}"]))
+    with MonitorProcess({"root": str(root)}, env=env, python=str(nvml_venv(18))) as monitor:
+        tick = monitor.until(lambda m: m.get("gpu", {}).get("rows"))
+    assert tick["gpu"]["source"] == "nvidia-smi"
 
 
 # Runs ------------------------------------------------------------------------------------------------
