@@ -93,7 +93,8 @@ class NvmlDevice:
             if code == 16:
                 self.flags.append(("reset-required", "the driver says: GPU requires reset"))
             elif code in (15, 999):
-                self.flags.append(("error", advise(str(error))))
+                said = "GPU is lost" if code == 15 else str(error)
+                self.flags.append(("error", advise(said)))
             return None
 
     def read(self, slow: bool) -> Row:
