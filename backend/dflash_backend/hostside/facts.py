@@ -3,32 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
-import os
-import subprocess
 from collections.abc import Callable
 from typing import Any, BinaryIO
 
+from dflash_backend.hostside._compute_caps import compute_caps
 from dflash_backend.hostside._installed import distributions, entry_points, interpreter
 from dflash_backend.hostside._options import read_options
-
-
-def _gpus() -> list[str] | None:
-    """Compute capability of each GPU as nvidia-smi tells it; None where it cannot be asked."""
-    try:
-        done = subprocess.run(
-            ["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader"],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            timeout=10,
-            env=dict(os.environ, LC_ALL="C"),
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    if done.returncode != 0:
-        return None
-    return [line.strip() for line in done.stdout.decode("ascii", "replace").splitlines() if line.strip()]
 
 
 def _options() -> list[str] | None:
@@ -50,5 +30,5 @@ def main(request: dict[str, Any], emit: Callable[[object], None], stdin: BinaryI
         "plugin": distributions("dflash-sglang-plugin"),
         "plugins": entry_points("sglang.srt.plugins"),
         "engine": distributions("dflash-sglang-console"),
-        "compute_caps": _gpus(),
+        "compute_caps": compute_caps(),
     }
