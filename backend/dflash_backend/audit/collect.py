@@ -26,11 +26,13 @@ _ENV = ("HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "PYTHONPATH", "SGLAN
 class Wanted:
     """Whose files are read. Everything may be missing; the process or ``argv`` stand in for the models.
 
-    ``pid``: the server's process, for its interpreter, working folder and caches. ``python``: interpreter or
-    venv folder when neither ``pid`` nor ``argv`` tell one. ``env``: what profile and host add to it.
+    ``pid``: the server's process (else whoever listens on ``port``): it tells interpreter, working folder and
+    caches. ``python``: interpreter or venv folder when neither it nor ``argv`` do. ``env``: what profile and
+    host add to the environment.
     """
 
     pid: int | None = None
+    port: int | None = None
     argv: Sequence[str] = ()
     python: str | None = None
     env: Mapping[str, str] | None = None
@@ -38,6 +40,8 @@ class Wanted:
     drafter: str | None = None
     target: str | None = None
     log: str | None = None
+    sources: bool = True
+    """False: SGLang's sources are not wanted."""
 
 
 class Installation(msgspec.Struct, frozen=True):
@@ -55,6 +59,8 @@ class Collected:
     argv: tuple[str, ...] = ()
     started_at: float | None = None
     python: str = ""
+    guessed: bool = False
+    """No process or command line told the interpreter: it is the one that the host is configured with."""
     installations: tuple[Installation, ...] = ()
     source: MemoryTree | None = None
     source_missing: str = ""
@@ -84,7 +90,6 @@ class _File(msgspec.Struct):
     where: str = ""
     problem: str = ""
     note: str = ""
-    model: str = ""
 
 
 class _Source(msgspec.Struct):
@@ -101,9 +106,14 @@ class _Process(msgspec.Struct):
     started_at: float | None = None
 
 
+class _Python(msgspec.Struct):
+    path: str = ""
+    guessed: bool = False
+
+
 class _Answer(msgspec.Struct):
     process: _Process
-    python: dict[str, str]
+    python: _Python
     source: _Source
     env: dict[str, str] = {}
     compute_caps: list[str] | None = None
@@ -121,6 +131,7 @@ async def collect(link: HostLink, wanted: Wanted) -> Collected:
     """
     request = {
         "pid": wanted.pid,
+        "port": wanted.port,
         "argv": list(wanted.argv) or None,
         "python": wanted.python,
         "env": {k: v for k, v in (wanted.env or {}).items() if k in _ENV},
@@ -128,7 +139,7 @@ async def collect(link: HostLink, wanted: Wanted) -> Collected:
         "drafter": wanted.drafter,
         "target": wanted.target,
         "log": wanted.log,
-        "patterns": list(SOURCE_PATTERNS),
+        "patterns": list(SOURCE_PATTERNS) if wanted.sources else [],
     }
     answer_json = await link.run_program("audit_files", request, timeout=TIMEOUT_S)
     try:
@@ -149,7 +160,8 @@ def _collected(answer: _Answer) -> Collected:
     return Collected(
         argv=tuple(redact_argv(answer.process.argv)),
         started_at=answer.process.started_at,
-        python=answer.python.get("path", ""),
+        python=answer.python.path,
+        guessed=answer.python.guessed,
         installations=tuple(source.installations),
         source=tree,
         source_missing=source.problem,

@@ -1,11 +1,12 @@
 """Brings what the window audit reads: configs, SGLang's sources, the start of the log. Changes nothing.
 
 SGLang is not imported and not run; its folder is found from the files of the interpreter that runs the server
-(``python``, or what the process ``pid`` says of itself). Contents travel as base64, compressed together.
+(its command line tells which). Contents travel as base64, compressed together.
 
-Request: ``{"pid", "argv", "python", "env", "cwd", "drafter": path or id, "target", "log": path,
-"patterns"}``; all may be null: what the process or ``argv`` says stands in. Each part of the answer is there,
-or says under ``problem`` why not.
+Request: ``{"pid", "port", "argv", "python", "env", "cwd", "drafter": path or id, "target", "log": path,
+"patterns"}``; all may be null: what ``argv`` or the process (``pid``, or who listens on ``port``) says stands
+in. ``python`` counts where neither tells one. Each part of the answer is there, or says under ``problem`` why
+not.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, BinaryIO
 
+from dflash_backend.hostside import _listening, _procs, _sockets
 from dflash_backend.hostside._compute_caps import compute_caps
 from dflash_backend.hostside._model_config import find_config
 from dflash_backend.hostside._search_path import Interpreter, SearchPath, read_bounded, said, small_text
@@ -47,29 +49,36 @@ _MODELS = (
     ("target", ("--model-path", "--model"), ("--revision",)),
 )
 """Part of the answer, the options that name the model, and the one that names its revision."""
+_CONTAINER = "the server runs in a container: its files cannot be read from the host"
 _VERSION = re.compile(r"""(?m)^(?:__version__|version)\b[^=\n]*=(?:\s*\w+\s*=)?\s*['"]([^'"\n]{1,80})['"]""")
 _PLUGIN_GROUP = "[sglang.srt.plugins]"
 
 
 def main(request: dict[str, Any], emit: Callable[[object], None], stdin: BinaryIO) -> dict[str, Any]:
     """See the module's text."""
-    process, problems = _process(request.get("pid"))
+    pid = request.get("pid") or _listener(request.get("port"))
+    process, problems = _process(pid)
     argv = request.get("argv") or process.get("argv") or []
     env = {name: os.environ[name] for name in _ENV if name in os.environ}
     env.update((k, str(v)) for k, v in (request.get("env") or {}).items() if k in _ENV)
     env.update(process.get("env", {}))
     cwd = request.get("cwd") or process.get("cwd") or env.get("HOME") or "/"
-    python = request.get("python") or (argv[0] if argv else "python3")
+    guessed = not argv
+    python = argv[0] if argv else request.get("python") or "python3"
     interpreter = Interpreter(python, env, cwd)
     interpreter.problems += problems
     path = SearchPath(interpreter, argv)
-    answer: dict[str, Any] = {
-        "process": {key: process[key] for key in ("argv", "started_at") if key in process},
-        "python": {"asked": python, "path": interpreter.path, "prefix": interpreter.prefix},
-        "env": {k: v for k, v in env.items() if k in ("SGLANG_PLUGINS", "DFLASH_SGLANG_WINDOWS")},
-        "compute_caps": compute_caps(),
-        "source": _source(interpreter, path, request.get("patterns") or []),
-    }
+    answer: dict[str, Any] = {"process": _told(process)}
+    if pid is not None and _in_container(pid, interpreter.path or "/"):
+        answer.update(python={}, source={"problem": _CONTAINER})
+        answer.update((name, {"problem": _CONTAINER}) for name, _, _ in _MODELS)
+        return answer
+    answer.update(
+        python={"asked": python, "path": interpreter.path, "guessed": guessed},
+        env={k: v for k, v in env.items() if k in ("SGLANG_PLUGINS", "DFLASH_SGLANG_WINDOWS")},
+        compute_caps=compute_caps(),
+        source=_source(interpreter, path, request.get("patterns") or []),
+    )
     for name, options, revision in _MODELS:
         wanted = request.get(name) or _option(argv, options)
         if wanted:
@@ -92,6 +101,29 @@ def _option(argv: list[str], names: Sequence[str]) -> str | None:
         if name.replace("_", "-") in names:
             found = value if equals else (argv[place + 1] if place + 1 < len(argv) else None)
     return found
+
+
+def _listener(port: int | None) -> int | None:
+    """The process that listens on a port, the eldest one; None where it cannot be seen."""
+    inode = _listening.listening().get(port) if port else None
+    if inode is None:
+        return None
+    return min(_sockets.holders({inode}, _procs.processes()), default=None)
+
+
+def _in_container(pid: int, path: str) -> bool:
+    """True when the process sees another file under ``path`` than we do."""
+    try:
+        theirs, ours = os.stat(f"/proc/{pid}/root{path}"), os.stat(path)
+    except PermissionError:
+        return False
+    except OSError:
+        return True
+    return (theirs.st_dev, theirs.st_ino) != (ours.st_dev, ours.st_ino)
+
+
+def _told(process: dict[str, Any]) -> dict[str, Any]:
+    return {key: process[key] for key in ("argv", "started_at") if key in process}
 
 
 def _process(pid: int | None) -> tuple[dict[str, Any], list[str]]:
