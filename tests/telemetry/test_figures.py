@@ -40,6 +40,16 @@ def test_the_decode_counter_comes_first() -> None:
     assert "decode_tok_s" not in got.notes
 
 
+def test_one_look_at_a_busy_server_tells_its_rate_from_the_log() -> None:
+    metrics = MetricsReading(decode_tokens_total=100)
+    log = (DecodeLine(gen_throughput=80), 80.0)
+    busy = FigureMaker("s").make(Readings(at=1.0, metrics=metrics, loads=loads(), log=log))
+    assert (busy.decode_tok_s, busy.decode_source) == (80.0, "log")
+    assert "from the log" in busy.notes["decode_tok_s"]
+    idle = FigureMaker("s").make(Readings(at=1.0, metrics=metrics, loads=loads(running=0), log=log))
+    assert idle.decode_tok_s is None
+
+
 def test_a_restart_and_a_gap_give_no_rate_and_say_so() -> None:
     maker = FigureMaker("s")
     for at, total in ((1.0, 500.0), (2.0, 600.0)):

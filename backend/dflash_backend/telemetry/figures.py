@@ -115,7 +115,13 @@ class FigureMaker:
         notes: dict[str, str],
     ) -> tuple[float | None, Source]:
         if decoded.cause != "missing":
-            return self._noted("decode_tok_s", decoded, readings, notes), "counter"
+            rate = self._noted("decode_tok_s", decoded, readings, notes)
+            logged = finite(readings.log[1]) if readings.log is not None else None
+            if decoded.cause == "first" and running and logged is not None:
+                # One look at a busy server should tell its rate: the log already has one.
+                notes["decode_tok_s"] = f"{decoded.note}: from the log until then"
+                return logged, "log"
+            return rate, "counter"
         reason = readings.metrics_problem or "no counter of decoded tokens"
         # Nothing completed while something runs is no zero: the tokens are on their way.
         if generated.cause != "missing" and (generated.amount or not running):
