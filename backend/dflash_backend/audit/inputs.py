@@ -24,6 +24,7 @@ SOURCE_PATTERNS: tuple[str, ...] = (
     "sglang/srt/model_executor/model_runner_components/*.py",
     "sglang/srt/server_args.py",
     "sglang/srt/arg_groups/*.py",
+    "sglang/srt/arg_groups/fields/*.py",
 )
 """What ``read_source`` may want, as shell patterns relative to the folder that holds the package ``sglang``.
 
@@ -31,7 +32,7 @@ A collector over SSH needs to bring these, and the names of the ``*.dist-info`` 
 METADATA for ``sglang``), no more.
 """
 
-MAX_SOURCE_BYTES = 4_000_000
+MAX_SOURCE_BYTES = 2_000_000
 """Larger files are no source of SGLang: they are not read."""
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,9 +16,13 @@ class Unknown:
 
 @dataclass(frozen=True)
 class Symbol:
-    """Something outside the sources at hand, known by its dotted name: ``torch.nn.Linear``."""
+    """Something outside the sources at hand, known by its dotted name: ``torch.nn.Linear``.
+
+    ``member``: a member of an enumeration of the sources, equal to itself only.
+    """
 
     dotted: str
+    member: bool = False
 
     @property
     def last(self) -> str:
@@ -73,26 +76,48 @@ class Class:
     @property
     def closed(self) -> bool:
         """True when every base is in the sources, so that a missing attribute is really missing."""
+        if any(hook in self.attributes for hook in _HOOKS):
+            return False
         return all(
             (isinstance(base, Class) and base.closed) or (isinstance(base, Symbol) and base.last in _PLAIN)
             for base in self.bases
         )
 
+    @property
+    def is_enum(self) -> bool:
+        """True for an enumeration: its members are equal to themselves only."""
+        return any(
+            (isinstance(base, Symbol) and base.last in _ENUMS) or (isinstance(base, Class) and base.is_enum)
+            for base in self.bases
+        )
 
-_PLAIN = frozenset({"object", "Module", "ABC", "Enum", "IntEnum", "StrEnum", "NamedTuple", "Generic"})
+
+_ENUMS = frozenset({"Enum", "IntEnum", "StrEnum", "Flag", "IntFlag"})
+_PLAIN = _ENUMS | {"object", "Module", "ABC", "NamedTuple", "Generic", "Protocol"}
+_HOOKS = ("__getattr__", "__getattribute__", "__setattr__", "__new__")
+"""With one of these a class's objects are not what they seem."""
 
 
 @dataclass(eq=False)
 class Instance:
-    """An object of a class of the sources."""
+    """An object of a class of the sources. ``open``: something unknown may have set further attributes."""
 
     cls: Class
     attributes: dict[str, Any] = field(default_factory=dict)
+    open: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Super:
+    """``super()``: what the bases in the sources have; elsewhere calls do nothing."""
+
+    owner: Any
+    receiver: Any
 
 
 @dataclass(eq=False)
 class Made:
-    """What a call of something outside the sources gave: its constructor's arguments, and what was set on it."""
+    """What a call of something outside the sources gave: its arguments, and what was set on it since."""
 
     symbol: Symbol
     positional: tuple[Any, ...]
@@ -110,9 +135,13 @@ class Method:
 
 @dataclass(frozen=True, eq=False)
 class Config:
-    """The drafter's configuration as transformers hands it to SGLang: attributes, no dictionary."""
+    """The drafter's configuration as transformers hands it to SGLang: attributes, no dictionary.
 
-    values: Mapping[str, Any]
+    ``unknown`` names are attributes that exist with a value that is not known; all others are missing.
+    """
+
+    values: dict[str, Any]
+    unknown: frozenset[str] = frozenset()
 
 
 class _Missing:
@@ -133,6 +162,7 @@ class Scope:
         self.parent = parent
         self.names: dict[str, Any] = {}
         self.globals: set[str] = set()
+        self.nonlocals: set[str] = set()
 
     def root(self) -> Scope:
         """The module's own scope."""
@@ -148,8 +178,13 @@ class Scope:
         return MISSING
 
     def set(self, name: str, value: Any) -> None:
-        """Binds a name here, or in the module after ``global``."""
-        target = self.root() if name in self.globals else self
+        """Binds a name here, in the module after ``global``, in a function around after ``nonlocal``."""
+        target: Scope = self.root() if name in self.globals else self
+        if name in self.nonlocals:
+            around = self.parent
+            while around is not None and name not in around.names:
+                around = around.parent
+            target = around or self
         target.names[name] = value
 
 
