@@ -26,7 +26,8 @@ class State:
     refusal: str | None = None
     """Why DFLASH must not start."""
     known: dict[str, sources.Source] = field(default_factory=dict)
-    targets: list[str] = field(default_factory=list)
+    hooked: list[str] = field(default_factory=list)
+    """Names of the functions wrapped."""
     report: dict[str, Any] | None = None
 
     @property
@@ -45,9 +46,8 @@ def install(state: State) -> None:
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
     def after(name: str, hook: Callable[..., Any]) -> None:
-        target = name.replace(":", ".")
-        HookRegistry.register(target, hook, HookType.AFTER)
-        state.targets.append(target)
+        HookRegistry.register(_target(name), hook, HookType.AFTER)
+        state.hooked.append(name)
 
     if not state.off:
         after(releases.SERVER_ARGS, functools.partial(guard, state))
@@ -59,6 +59,11 @@ def install(state: State) -> None:
     if state.patches:
         after(releases.ATTENTION, functools.partial(set_layer, state))
         after(releases.DRAFT_MODEL, functools.partial(model_ready, state))
+
+
+def _target(name: str) -> str:
+    """A function's name as SGLang's registry spells it."""
+    return name.replace(":", ".")
 
 
 def refuse(why: str) -> WindowError:
@@ -80,7 +85,7 @@ def guard(state: State, _result: None, server_args: Any, *_: Any, **__: Any) -> 
         config = get_config(
             path,
             trust_remote_code=server_args.trust_remote_code,
-            revision=server_args.speculative_draft_model_revision,
+            revision=getattr(server_args, "speculative_draft_model_revision", None),
         )
     except Exception as error:
         # Not this plugin's error to report: SGLang loads the same config and will say so itself.
@@ -139,11 +144,10 @@ def worker_ready(state: State, _result: None, worker: Any, *_: Any, **__: Any) -
     relied = releases.relied_upon(state.release)
     if state.patches and any(layer.window for layer in actual or ()):
         relied += releases.backend_sources(backend) or ()
-    names = releases.hooked(state.release) if not state.off else (releases.WORKER_V1, releases.INTERNAL_STATE)
     state.report = report.build(
         mode=mode,
         sglang=state.release,
-        hooks=[(name, state.known[name].fingerprint) for name in names if name in state.known],
+        hooks=[(name, state.known[name].fingerprint) for name in state.hooked],
         sources=[(name, state.known[name].fingerprint) for name in relied],
         draft_backend=backend,
         cached=_cached(server_args),
@@ -180,7 +184,7 @@ def _check_applied(state: State) -> None:
     """SGLang logs a hook that it could not apply and goes on: all of ours, or no start."""
     from sglang.srt.plugins.hook_registry import HookRegistry
 
-    missing = [target for target in state.targets if target not in HookRegistry._patched]
+    missing = [name for name in state.hooked if _target(name) not in HookRegistry._patched]
     if missing:
         raise refuse(f"SGLang did not apply the hooks on {', '.join(missing)}; its log above says why")
 
@@ -268,13 +272,18 @@ def _cached(server_args: Any) -> int | None:
 
 def _written(server_args: Any) -> dict[str, Any]:
     """The drafter's config.json as it was written, before transformers interprets it; empty for none."""
-    path = Path(server_args.speculative_draft_model_path) / "config.json"
-    if path.is_file():
-        written = json.loads(path.read_text(encoding="utf-8"))
-    else:
-        from transformers import PretrainedConfig
+    folder = server_args.speculative_draft_model_path
+    path = Path(folder) / "config.json"
+    try:
+        if path.is_file():
+            written = json.loads(path.read_text(encoding="utf-8"))
+        else:
+            from transformers import PretrainedConfig
 
-        written, _ = PretrainedConfig.get_config_dict(
-            server_args.speculative_draft_model_path, revision=server_args.speculative_draft_model_revision
-        )
+            revision = getattr(server_args, "speculative_draft_model_revision", None)
+            written, _ = PretrainedConfig.get_config_dict(folder, revision=revision)
+    except (OSError, ValueError) as error:
+        # SGLang has a config, or it would not have come this far; only the comparison with the file is lost.
+        _logger.warning("dflash-sglang could not read config.json of %s: %s", folder, error)
+        return {}
     return written if isinstance(written, dict) else {}

@@ -121,6 +121,10 @@ def lost_window(raw: Mapping[str, Any], seen: Any) -> str | None:
     if written is not None:
         if read is None or list(written) != list(read):
             return f"config.json has layer_types {list(written)}, but SGLang sees {read and list(read)}"
+        if SLIDING in written and window != _first(seen, "sliding_window"):
+            # Left out, transformers fills in a window of its own: 4096 for a Qwen3 config.
+            had = "no sliding_window" if window is None else f"sliding_window {window}"
+            return f"config.json has {had}, but SGLang sees {_first(seen, 'sliding_window')}: write it down"
         return None
     # bool is an int: `sliding_window: true` is not a number of tokens, and `attended` says so where it
     # matters.

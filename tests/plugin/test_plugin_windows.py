@@ -90,6 +90,21 @@ def test_a_config_that_cannot_be_honoured_is_refused_with_the_field(fields, says
         ({"sliding_window": 2048, "use_sliding_window": True}, {"layer_types": [FULL] * 3}, "no layer_types"),
         ({"layer_types": [SLIDING] * 3, "sliding_window": 2048}, {"layer_types": [FULL] * 3}, "SGLang sees"),
         ({"layer_types": [SLIDING] * 3, "sliding_window": 2048}, {}, "SGLang sees None"),
+        (
+            {"layer_types": [SLIDING] * 3},
+            {"layer_types": [SLIDING] * 3, "sliding_window": 4096},
+            "has no sliding_window, but SGLang sees 4096",
+        ),
+        (
+            {"layer_types": [SLIDING] * 3, "sliding_window": 256},
+            {"layer_types": [SLIDING] * 3, "sliding_window": 512},
+            "has sliding_window 256, but SGLang sees 512",
+        ),
+        (
+            {"layer_types": [SLIDING] * 3, "sliding_window": 256},
+            {"layer_types": (SLIDING,) * 3, "sliding_window": 256},
+            None,
+        ),
         ({"sliding_window": 2048, "use_sliding_window": False}, {}, None),
         ({"sliding_window": None}, {}, None),
         (
