@@ -313,11 +313,10 @@ class ReferenceEngine:
         """Serve one short request, so that the first real one finds BLAS and caches ready. Not counted."""
         new = min(4, self._config.context_length - 1)
         if new > 0:
-            self.add(Request("warm-up", [0], SamplingParams(max_new_tokens=new, ignore_eos=True)))
+            self.add(Request("warm-up", [0], SamplingParams(max_new_tokens=new, ignore_eos=True, seed=0)))
         while self.has_work:
             self.step()
         self._totals = _Totals()
-        self._seeds = np.random.default_rng(self._config.seed)
 
     # -- live changes and figures
     # ------------------------------------------------------------------------------

@@ -154,6 +154,30 @@ def test_draft_kv_bytes_of_a_running_request(tiny: TinyPair) -> None:
     assert held == {False: 2 * 150 * 128, True: (150 + WINDOW - 1) * 128}
 
 
+@pytest.mark.parametrize("compact", [False, True])
+def test_draft_context_after_decoding_equals_a_fresh_one(tiny: TinyPair, compact: bool) -> None:
+    """Each committed token's features reach the drafter's rows, in order, whatever branch they came from."""
+    engine = tiny.load(Algorithm.DDTREE, budget=40, compact_draft_cache=compact)
+    target, drafter = tiny.models()
+    windows = resolve_windows(drafter.config, WindowMode.DECLARED, None)
+    params = SamplingParams(temperature=1.0, max_new_tokens=60, ignore_eos=True, seed=4)
+    engine.add(Request("r", PROMPT, params))
+    tokens, branched = list(PROMPT), False
+    while engine.has_work:
+        for output in engine.step().outputs:
+            tokens += output.token_ids
+            branched = branched or bool(output.accepted_drafts)
+            if output.finish is None:
+                committed = tokens[: output.committed_tokens]
+                used = engine._scheduler.running[0].draft_cache
+                assert used is not None
+                fresh = drafter.new_cache(windows, compact=False, capacity=len(committed))
+                drafter.add_context([fresh], [len(committed)], prefill(target, committed)[1])
+                logits = [drafter.block_logits([c], [1], windows, BLOCK - 1) for c in (used, fresh)]
+                np.testing.assert_allclose(logits[0], logits[1], atol=1e-3)
+    assert branched
+
+
 def test_buffers_of_a_compact_cache_stay_small() -> None:
     cache = DraftCache(2, 8, [7], capacity=100_000, block_size=6)
     k = np.zeros((400, 1, 2, 8), dtype=np.float32)

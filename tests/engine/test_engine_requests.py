@@ -178,12 +178,12 @@ def test_sixty_four_requests_at_once(tiny: TinyPair) -> None:
 
 
 def test_capacity_holds_requests_back(tiny: TinyPair) -> None:
-    engine = tiny.load(max_total_tokens=64)
+    engine = tiny.load(max_total_tokens=70)
     for i in range(4):
         engine.add(Request(str(i), PROMPT, SamplingParams(max_new_tokens=22, ignore_eos=True)))
     while engine.has_work:
         engine.step()
-        assert engine.stats.reserved_tokens <= 64
+        assert engine.stats.reserved_tokens <= 70
         assert engine.stats.running <= 2
 
 
