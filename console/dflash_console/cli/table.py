@@ -13,6 +13,7 @@ COMMANDS: dict[str, str] = {
     "adopt": "make a foreign server ours",
     "logs": "the log of a server's run",
     "bench": "measure servers: run, list, show, export",
+    "plugin": "the SGLang plugin on a host: install, status, uninstall",
     "record": "keep what the console sees in a file",
     "replay": "watch a recording again",
     "inspect": "read a captured log, metrics or server-info file offline",
