@@ -49,7 +49,16 @@ _FOREIGN_FIELDS = {
     "final_logit_softcapping": "capped logits",
     "use_mrope": "multi-axis RoPE",
     "partial_rotary_factor": "partial RoPE",
+    "noise_embed_scale": "scaled mask embeddings",
+    "sample_from_anchor": "a Nemotron drafter",
+    "sliding_window_non_causal": "sliding layers that look both ways",
 }
+
+_HARMLESS: dict[str, tuple[object, ...]] = {"partial_rotary_factor": (1,), "noise_embed_scale": (1,)}
+"""Values of the fields above that change nothing, besides null, false, 0 and empty ones."""
+
+_DFLASH_FIELDS = ("mask_token", "mask_token_id", "target_layer_ids", "block_size")
+"""All that this engine knows in ``dflash_config``: any other field may change what the drafter computes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +172,7 @@ def _architecture(fields: _Fields, known: tuple[str, ...]) -> str:
 
 def _refuse_foreign(fields: _Fields) -> None:
     for name, meaning in _FOREIGN_FIELDS.items():
-        if fields.get(name) not in (None, False, [], {}, 0):
+        if fields.get(name) not in (None, False, [], {}, 0, *_HARMLESS.get(name, ())):
             raise fields.error(name, f"means {meaning}, which this engine does not run")
     fields.only("hidden_act", "silu", default="silu")
     fields.only("attention_bias", False, default=False)
@@ -301,6 +310,9 @@ def read_drafter(folder: Path, target: TargetConfig) -> DrafterConfig:
     for where, name in ((fields, "is_causal"), (dflash, "causal"), (dflash, "is_causal")):
         if where.get(name) is not None:
             raise where.error(name, "overrides the layers' own causality, which this engine does not run")
+    for name, value in nested.items():
+        if name not in _DFLASH_FIELDS and name not in _FOREIGN_FIELDS and value not in (None, False):
+            raise dflash.error(name, "is not known to this engine and may change what the drafter computes")
     stack = _stack(fields)
     _same_as_target(fields, stack, target.stack)
 

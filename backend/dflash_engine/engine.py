@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 
 import numpy as np
 
+from .accounting import Totals
 from .api import (
     Algorithm,
     EngineConfig,
@@ -95,17 +96,6 @@ class _Stages:
         self._since = now
 
 
-@dataclass(slots=True)
-class _Totals:
-    prompt_tokens: int = 0
-    generated_tokens: int = 0
-    requests: int = 0
-    aborted: int = 0
-    verify_passes: int = 0
-    accepted_drafts: int = 0
-    proposed_drafts: int = 0
-
-
 class ReferenceEngine:
     """``Engine`` of the API. Made by ``load_engine``."""
 
@@ -131,7 +121,7 @@ class ReferenceEngine:
             config.max_queued_requests,
         )
         self._seeds = np.random.default_rng(config.seed)
-        self._totals = _Totals()
+        self._totals = Totals()
         self._prefilled_last = False
 
     # -- what it is
@@ -209,7 +199,7 @@ class ReferenceEngine:
         if report is None:
             report = StepReport(StepKind.IDLE)
         self._prefilled_last = report.kind is StepKind.PREFILL
-        self._count(report, ended)
+        self._totals.count(report, ended)
         return replace(report, outputs=ended + report.outputs)
 
     def _prefill(self) -> StepReport | None:
@@ -316,7 +306,7 @@ class ReferenceEngine:
             self.add(Request("warm-up", [0], SamplingParams(max_new_tokens=new, ignore_eos=True, seed=0)))
         while self.has_work:
             self.step()
-        self._totals = _Totals()
+        self._totals = Totals()
 
     # -- live changes and figures
     # ------------------------------------------------------------------------------
@@ -374,26 +364,8 @@ class ReferenceEngine:
             draft_kv_bytes_allocated=sum(c.bytes_allocated for c in drafts),
             draft_kv_bytes_uncompacted=sum(c.bytes_uncompacted for c in drafts),
             weight_bytes=self._target.nbytes + (0 if self._drafter is None else self._drafter.nbytes),
-            prompt_tokens_total=totals.prompt_tokens,
-            generated_tokens_total=totals.generated_tokens,
-            requests_total=totals.requests,
-            aborted_total=totals.aborted,
-            verify_passes_total=totals.verify_passes,
-            accepted_drafts_total=totals.accepted_drafts,
-            proposed_drafts_total=totals.proposed_drafts,
+            **totals.as_stats(),
         )
-
-    def _count(self, report: StepReport, ended: tuple[RequestOutput, ...]) -> None:
-        totals = self._totals
-        totals.prompt_tokens += report.prefill_tokens
-        totals.generated_tokens += report.committed
-        totals.verify_passes += report.verify_passes
-        totals.aborted += len(ended)
-        totals.requests += len(ended)
-        for output in report.outputs:
-            totals.requests += output.finish is not None
-            totals.accepted_drafts += output.accepted_drafts or 0
-            totals.proposed_drafts += output.proposed_drafts or 0
 
 
 def _model_info(

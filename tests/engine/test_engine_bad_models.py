@@ -69,6 +69,17 @@ DRAFTER_VARIANTS: list[tuple[dict[str, Any], str]] = [
         {"dflash_config": {"mask_token_id": 1, "target_layer_ids": [0, 2], "block_size": BLOCK + 1}},
         "dflash_config.block_size",
     ),
+    (
+        {"dflash_config": {"mask_token_id": 1, "target_layer_ids": [0, 2], "projector_type": "dspark"}},
+        "dflash_config.projector_type",
+    ),
+    (
+        {"dflash_config": {"mask_token_id": 1, "target_layer_ids": [0, 2], "shiny": 3}},
+        "dflash_config.shiny",
+    ),
+    ({"noise_embed_scale": 0.5}, "noise_embed_scale"),
+    ({"sliding_window_non_causal": True}, "sliding_window_non_causal"),
+    ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
     ({"layer_types": "sliding_attention"}, "layer_types"),
     ({"layer_types": ["full_attention"]}, "layer_types"),
     ({"layer_types": ["full_attention", "chunked_attention"]}, "layer_types"),
@@ -153,6 +164,14 @@ def test_fields_that_may_be_in_either_place(breakable: TinyPair) -> None:
     breakable.edit("drafter", dflash_config=..., mask_token_id=3, target_layer_ids=[1])
     config = read_drafter(breakable.drafter, read_target(breakable.target))
     assert (config.mask_token_id, config.target_layer_ids, config.block_size) == (3, (1,), BLOCK)
+
+
+def test_fields_of_other_families_that_say_nothing_are_no_reason(breakable: TinyPair) -> None:
+    breakable.edit(
+        "drafter", quantization_config=None, num_experts=0, partial_rotary_factor=1.0, is_causal=None
+    )
+    breakable.edit("target", text_config=None, kv_lora_rank=None, use_mrope=False)
+    assert breakable.load(Algorithm.DFLASH).block_size == BLOCK
 
 
 # -- weights
