@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dflash_console.tui.logstore import LogStore, severity
-from dflash_console.tui.safetext import clean, fit, to_ascii, width_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
+
+from dflash_console.tui.logstore import LogStore, severity
+from dflash_console.tui.safetext import clean, fit, to_ascii, width_of
 
 words = st.text(st.sampled_from("ab日\x1b[]/x "), max_size=12)
 
@@ -40,8 +41,10 @@ def test_the_view_is_what_a_plain_list_would_show(
     assert None not in seen
     assert store.at_row(store.rows) is None
     assert [place[0] for place in seen if place and place[1] == 0] == list(range(len(expected)))
-    text = ["".join(store.row_text(row) or "" for row in range(store.rows) if seen[row][0] == i)  # type: ignore[index]
-            for i in range(len(expected))]  # fmt: skip
+    text = [
+        "".join(store.row_text(row) or "" for row in range(store.rows) if seen[row][0] == i)  # type: ignore[index]
+        for i in range(len(expected))
+    ]
     assert text == expected
     if wrap:
         assert all(cell_len(store.row_text(row) or "") <= wrap for row in range(store.rows))

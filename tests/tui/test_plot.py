@@ -7,14 +7,17 @@ import subprocess
 import sys
 
 import pytest
-from dflash_console.tui.history import chart_end, total
-from dflash_console.tui.plot import Flag, Frame, Line, nice_ceiling, render
-from dflash_console.tui.safetext import width_of
-from dflash_backend.telemetry.contract import Series
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-anything = st.one_of(st.none(), st.floats(), st.sampled_from([math.nan, math.inf, -math.inf, 1e308, -1e308, 0.0]))
+from dflash_backend.telemetry.contract import Series
+from dflash_console.tui.history import chart_end, total
+from dflash_console.tui.plot import Flag, Frame, Line, nice_ceiling, render
+from dflash_console.tui.safetext import width_of
+
+anything = st.one_of(
+    st.none(), st.floats(), st.sampled_from([math.nan, math.inf, -math.inf, 1e308, -1e308, 0.0])
+)
 
 
 def draw(values: list[float | None], **frame: object) -> list[str]:
@@ -44,9 +47,7 @@ def test_any_data_fills_any_size_exactly(
     flag_text: str,
 ) -> None:
     times = [float(i) for i in range(len(values))]
-    frame = Frame(
-        width=width, height=height, start=0.0, end=80.0, ascii_only=ascii_only, flag_row=flag_row
-    )
+    frame = Frame(width=width, height=height, start=0.0, end=80.0, ascii_only=ascii_only, flag_row=flag_row)
     rows = render([Line(times, values), Line((), ())], frame, [Flag(flag_at, flag_text)])
     assert len(rows) == height
     assert all(sum(width_of(text) for text, _ in row) == width for row in rows)
@@ -79,14 +80,18 @@ def test_missing_values_are_a_gap() -> None:
 
 
 def test_a_long_silence_is_not_joined() -> None:
-    rows = render([Line((0.0, 1.0, 60.0, 61.0), (1.0, 1.0, 5.0, 5.0))],
-                  Frame(width=41, height=8, start=0, end=62, time_axis=False, label_width=0))  # fmt: skip
+    rows = render(
+        [Line((0.0, 1.0, 60.0, 61.0), (1.0, 1.0, 5.0, 5.0))],
+        Frame(width=41, height=8, start=0, end=62, time_axis=False, label_width=0),
+    )
     dots = sum(text != " " for row in rows for piece, _ in row for text in piece)
     assert dots <= 6
 
 
 def test_flags_stand_at_their_moment_with_their_words() -> None:
-    rows = render([Line((), ())], Frame(width=47, height=8, start=0, end=80, flag_row=True), [Flag(40.0, "B 8→16")])
+    rows = render(
+        [Line((), ())], Frame(width=47, height=8, start=0, end=80, flag_row=True), [Flag(40.0, "B 8→16")]
+    )
     first = "".join(text for text, _ in rows[0])
     assert first[7 + 20 :].startswith("▼ B 8→16")
     assert sum("╎" in "".join(text for text, _ in row) for row in rows) == 6
@@ -113,7 +118,7 @@ def test_total_does_not_jump_when_servers_are_read_at_different_moments() -> Non
     a = Series(name="decode_tok_s", times=tuple(float(i) for i in range(0, 60, 2)), values=(100.0,) * 30)
     b = Series(name="decode_tok_s", times=tuple(i + 0.9 for i in range(0, 60, 3)), values=(50.0,) * 20)
     line = total([a, b], 0.0, 60.0, 60)
-    assert {value for value in line.values[2:]} == {150.0}
+    assert set(line.values[2:]) == {150.0}
 
 
 def test_total_of_nothing_is_a_gap_not_zero() -> None:

@@ -5,16 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from textual.pilot import Pilot
+from textual.widgets import Button
+from tui_fakes import COMMAND, FakeOperator, fake_services
+from tui_helpers import screen_text, settle, toasts, until, where
+
 from dflash_backend.control.contract import Action, Decision, Outcome
 from dflash_backend.core.errors import UnreachableError
 from dflash_console.tui.app import DflashApp
 from dflash_console.tui.screens.confirm import ConfirmScreen, DangerScreen, QuitScreen
 from dflash_console.tui.screens.picker import PickerScreen
 from dflash_console.tui.widgets.grid import Grid
-from textual.pilot import Pilot
-from textual.widgets import Button
-from tui_fakes import COMMAND, FakeOperator, fake_services
-from tui_helpers import screen_text, settle, toasts, until, where
 
 
 async def picker(pilot: Pilot[int], profile: str = "kimi-ddtree16") -> PickerScreen:
@@ -34,8 +35,17 @@ async def test_the_preview_shows_changes_warnings_memory_and_the_exact_command()
         assert screen.plan is not None
         await settle(pilot)
         text = screen_text(app)
-        for words in ("speculative-ddtree-budget", "0.85", "0.82", "live", "restart", "KV pool shrinks",
-                      "free 7.8 GiB per GPU", "about 11 min", "--speculative-ddtree-topk 8"):  # fmt: skip
+        for words in (
+            "speculative-ddtree-budget",
+            "0.85",
+            "0.82",
+            "live",
+            "restart",
+            "KV pool shrinks",
+            "free 7.8 GiB per GPU",
+            "about 11 min",
+            "--speculative-ddtree-topk 8",
+        ):
             assert words in text, words
         await pilot.press("y")
         await until(lambda: app.clipboard == COMMAND, "the exact command is copied")
@@ -121,7 +131,10 @@ async def test_a_plan_that_is_refused_cannot_be_run() -> None:
     app = DflashApp(fake_services(operator=operator))
     async with app.run_test(size=(120, 30)) as pilot:
         await picker(pilot)
-        await until(lambda: "cannot run: SGLang 0.5.11 does not know" in screen_text(app), "cannot run: SGLang 0.5.11 does not know")
+        await until(
+            lambda: "cannot run: SGLang 0.5.11 does not know" in screen_text(app),
+            "cannot run: SGLang 0.5.11 does not know",
+        )
         await pilot.press("enter")
         await until(lambda: toasts(app), "told")
         assert where(app) == "picker"
@@ -197,8 +210,12 @@ async def test_s_means_stop_or_start_and_asks(server: str, action: Action) -> No
 
 async def test_a_failed_action_shows_its_exit_code_and_details() -> None:
     operator = FakeOperator()
-    operator.outcome = Outcome(ok=False, summary="kimi-a did not get ready; kimi-ddtree8 runs again", exit_code=5,
-                               details=("weights: CUDA out of memory [/x]",))  # fmt: skip
+    operator.outcome = Outcome(
+        ok=False,
+        summary="kimi-a did not get ready; kimi-ddtree8 runs again",
+        exit_code=5,
+        details=("weights: CUDA out of memory [/x]",),
+    )
     app = DflashApp(fake_services(operator=operator))
     async with app.run_test(size=(120, 30)) as pilot:
         await picker(pilot)
@@ -209,7 +226,9 @@ async def test_a_failed_action_shows_its_exit_code_and_details() -> None:
         await until(lambda: "CUDA out of memory [/x]" in screen_text(app), "CUDA out of memory [/x]")
 
 
-@pytest.mark.parametrize("error", [UnreachableError("lost", next_step="retry"), RuntimeError("secret in a local")])
+@pytest.mark.parametrize(
+    "error", [UnreachableError("lost", next_step="retry"), RuntimeError("secret in a local")]
+)
 async def test_an_action_that_breaks_inside_ends_with_an_outcome(error: Exception) -> None:
     operator = FakeOperator()
 
@@ -261,7 +280,9 @@ async def test_leaving_asks_only_while_something_is_in_progress() -> None:
         await until(lambda: where(app) == "progress", "progress")
         await pilot.press("q")
         await until(lambda: isinstance(app.screen, QuitScreen), "asks")
-        await until(lambda: "apply kimi-ddtree16 on kimi-a" in screen_text(app), "apply kimi-ddtree16 on kimi-a")
+        await until(
+            lambda: "apply kimi-ddtree16 on kimi-a" in screen_text(app), "apply kimi-ddtree16 on kimi-a"
+        )
         assert "goes on by itself" in screen_text(app)
         await pilot.press("enter")
         await until(lambda: where(app) == "progress", "stayed")
@@ -285,7 +306,9 @@ async def test_a_profile_filter_narrows_the_list() -> None:
     async with app.run_test(size=(120, 30)) as pilot:
         screen = await picker(pilot)
         await pilot.press("slash", *"chain")
-        await until(lambda: [r.key for r in screen.query_one("#profiles", Grid).rows] == ["kimi-chain"], "one")
+        await until(
+            lambda: [r.key for r in screen.query_one("#profiles", Grid).rows] == ["kimi-chain"], "one"
+        )
 
 
 def test_decisions_are_asked_for_the_server_and_host_that_are_meant() -> None:
@@ -296,9 +319,12 @@ def test_decisions_are_asked_for_the_server_and_host_that_are_meant() -> None:
             asked.append((action, server, host))
             return Decision(allowed=True)
 
-    from dflash_console.tui.deciders import Context, start_stop
     from tui_fakes import hosts, servers
 
-    context = Context(services=fake_services(operator=Asking()), screen="fleet", server=servers()[0], host=hosts()[0])
+    from dflash_console.tui.deciders import Context, start_stop
+
+    context = Context(
+        services=fake_services(operator=Asking()), screen="fleet", server=servers()[0], host=hosts()[0]
+    )
     assert start_stop(context).allowed
     assert asked == [(Action.STOP, "kimi-a", "gpu1")]

@@ -5,14 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from textual import events
+from tui_fakes import NOW, Clock, FakeFleet, FakeOperator, fake_services, more_servers, snapshot
+from tui_helpers import keys, screen_text, settle, toasts, until, where
+
 from dflash_backend.control.contract import Action
 from dflash_backend.core.samples import ServerFigures
 from dflash_backend.core.states import ServerState
 from dflash_console.tui.app import DflashApp
 from dflash_console.tui.widgets.bars import KeyBar, Line
 from dflash_console.tui.widgets.grid import Grid
-from tui_fakes import NOW, Clock, FakeFleet, FakeOperator, fake_services, more_servers, snapshot
-from tui_helpers import keys, screen_text, settle, toasts, until, where
+from dflash_console.tui.widgets.logview import LogView
 
 
 async def test_every_server_is_there_with_its_figures_and_problems_come_first() -> None:
@@ -20,11 +23,29 @@ async def test_every_server_is_there_with_its_figures_and_problems_come_first() 
     async with app.run_test(size=(120, 30)) as pilot:
         await settle(pilot)
         assert keys(app, "#servers") == [
-            "broken", "scratch", "kimi-b", "qwen-8b", "kimi-a", "cpu-demo", "other", "spare",
-        ]  # fmt: skip
+            "broken",
+            "scratch",
+            "kimi-b",
+            "qwen-8b",
+            "kimi-a",
+            "cpu-demo",
+            "other",
+            "spare",
+        ]
         text = screen_text(app)
-        for words in ("148.2", "4.31", "2/0", "81%", "2048 ✓", "2048 ✖gap", "8/8", "graphs 14/24",
-                      "last seen 4 min", "failed · exit 1", "rss 0.6G"):  # fmt: skip
+        for words in (
+            "148.2",
+            "4.31",
+            "2/0",
+            "81%",
+            "2048 ✓",
+            "2048 ✖gap",
+            "8/8",
+            "graphs 14/24",
+            "last seen 4 min",
+            "failed · exit 1",
+            "rss 0.6G",
+        ):
             assert words in text
         assert "8 servers · 3 ready · 1 failed · 1 unreachable · 1 gap" in text
         await pilot.press("o")
@@ -148,7 +169,9 @@ async def test_a_refused_action_is_shown_dimmed_and_says_why() -> None:
         assert (hint.title, hint.enabled) == ("stop", False)
         await pilot.press("s")
         await until(lambda: toasts(app), "a message")
-        assert toasts(app) == ["stop is disabled because kimi-a was not started by this console: it can be adopted"]
+        assert toasts(app) == [
+            "stop is disabled because kimi-a was not started by this console: it can be adopted"
+        ]
         assert not operator.planned
 
 
@@ -163,14 +186,39 @@ async def test_read_only_is_in_the_header_and_nothing_that_changes_is_enabled() 
         assert all("the console was started with --read-only" in text for text in toasts(app))
 
 
-@pytest.mark.parametrize(("typed", "there"), [("kimi-a", "server"), ("hosts", "hosts"), ("bench", "bench"),
-                                              ("log kimi-b", "log"), ("profile kimi-a", "picker")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("typed", "there"),
+    [
+        ("kimi-a", "server"),
+        ("hosts", "hosts"),
+        ("bench", "bench"),
+        ("log kimi-b", "log"),
+        ("profile kimi-a", "picker"),
+    ],
+)
 async def test_the_command_line_leads_there(typed: str, there: str) -> None:
     app = DflashApp(fake_services())
     async with app.run_test(size=(100, 30)) as pilot:
         await settle(pilot)
-        await pilot.press("colon", *("space" if c == " " else "minus" if c == "-" else c for c in typed), "enter")
+        await pilot.press(
+            "colon", *("space" if c == " " else "minus" if c == "-" else c for c in typed), "enter"
+        )
         await until(lambda: where(app) == there, f"screen {there}")
+
+
+async def test_a_command_typed_at_once_is_not_taken_for_keys_and_a_key_acts_once() -> None:
+    app = DflashApp(fake_services())
+    async with app.run_test(size=(100, 30)) as pilot:
+        await settle(pilot)
+        for char in ":kimi-a\r":
+            key = {":": "colon", "-": "minus", "\r": "enter"}.get(char, char)
+            app.post_message(events.Key(key, char))
+        await until(lambda: getattr(app.screen, "server_name", "") == "kimi-a", "opened")
+        await until(lambda: app.screen.query(LogView) and app.screen.query_one(LogView).has_focus, "log")
+        await pilot.press("w")
+        await settle(pilot)
+        assert app.screen.query_one(LogView).wrap
+        assert toasts(app) == []
 
 
 async def test_the_command_line_names_the_nearest_that_it_knows() -> None:
@@ -189,7 +237,9 @@ async def test_pinned_profiles_open_the_preview() -> None:
         app.screen.query_one("#servers", Grid).select("kimi-a")
         await pilot.press("2")
         await until(lambda: where(app) == "picker", "picker")
-        await until(lambda: app.screen.query_one("#profiles", Grid).key == "kimi-ddtree16", "pinned one selected")
+        await until(
+            lambda: app.screen.query_one("#profiles", Grid).key == "kimi-ddtree16", "pinned one selected"
+        )
         await pilot.press("escape")
         await settle(pilot)
         await pilot.press("7")
@@ -221,9 +271,15 @@ async def test_columns_do_not_move_when_figures_change() -> None:
             changed = replace(
                 first.servers[0],
                 profile="a-very-long-profile-name-that-does-not-fit-anywhere",
-                figures=ServerFigures(server="kimi-a", at=NOW, decode_tok_s=value, accept_length=value, running=9999,
-                                      queued=12345),
-            )  # fmt: skip
+                figures=ServerFigures(
+                    server="kimi-a",
+                    at=NOW,
+                    decode_tok_s=value,
+                    accept_length=value,
+                    running=9999,
+                    queued=12345,
+                ),
+            )
             fleet.push(replace(first, servers=(changed, *first.servers[1:])))
             await until(lambda: any("a-very-long" in str(r.cells["profile"]) for r in grid.rows), "pushed")
             assert [(p.column.key, p.x, p.width) for p in grid.placed] == before

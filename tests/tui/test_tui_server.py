@@ -8,6 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from textual.pilot import Pilot
+from tui_fakes import LOG, PROFILES, FakeFleet, FakeLogs, fake_services, gpus, more_servers, servers, snapshot
+from tui_helpers import screen_text, settle, toasts, until, where
+
 from dflash_backend.core.samples import RunStatus
 from dflash_backend.core.states import ServerState
 from dflash_console.tui.app import DflashApp
@@ -16,9 +20,6 @@ from dflash_console.tui.screens.log import LogScreen
 from dflash_console.tui.screens.server import ServerScreen
 from dflash_console.tui.settings import settings_rows
 from dflash_console.tui.widgets.logview import LogView
-from textual.pilot import Pilot
-from tui_fakes import LOG, PROFILES, FakeFleet, FakeLogs, fake_services, gpus, more_servers, servers, snapshot
-from tui_helpers import screen_text, settle, toasts, until, where
 
 
 async def opened(pilot: Pilot[int], name: str = "kimi-a") -> LogView:
@@ -39,8 +40,18 @@ async def test_figures_settings_memory_and_log_are_there() -> None:
         view = await opened(pilot)
         await until(lambda: view.store.total == len(LOG), "log read")
         await until(lambda: "#running-req" in screen_text(app), "log painted")
-        for words in ("● ready", "gpu1:30000", "kimi-ddtree8", "148.2", "4.31", "B 4→8", "232448", "0.5.23",
-                      "weights 72.5", "81%"):  # fmt: skip
+        for words in (
+            "● ready",
+            "gpu1:30000",
+            "kimi-ddtree8",
+            "148.2",
+            "4.31",
+            "B 4→8",
+            "232448",
+            "0.5.23",
+            "weights 72.5",
+            "81%",
+        ):
             await until(lambda words=words: words in screen_text(app), words)  # type: ignore[misc]
 
 
@@ -83,8 +94,10 @@ async def test_a_server_without_gpu_shows_its_process() -> None:
 
 async def test_a_failed_server_shows_exit_code_and_the_lines_that_say_why() -> None:
     tail = "loading\nRuntimeError: no kernel image [/bold] for sm_120"
-    broken = replace(more_servers()[0], run=RunStatus(run_id="r", server="broken", folder="/r", manager="setsid",
-                                                      exit_code=1, log_tail=tail))  # fmt: skip
+    broken = replace(
+        more_servers()[0],
+        run=RunStatus(run_id="r", server="broken", folder="/r", manager="setsid", exit_code=1, log_tail=tail),
+    )
     app = DflashApp(fake_services(fleet=FakeFleet(replace(snapshot(), servers=(broken,)))))
     async with app.run_test(size=(120, 40)) as pilot:
         await opened(pilot, "broken")
@@ -195,7 +208,9 @@ async def test_ten_thousand_lines_a_second_are_kept_up_with() -> None:
         view._flush = counted  # type: ignore[method-assign]
         began = time.monotonic()
         for i in range(500):
-            logs.queue.put_nowait([f"[TP0] Decode batch, #token: {i * 100 + j}, cuda graph: True" for j in range(100)])
+            logs.queue.put_nowait(
+                [f"[TP0] Decode batch, #token: {i * 100 + j}, cuda graph: True" for j in range(100)]
+            )
         await until(lambda: view.store.total == 50_000, "all lines came", 60)
         spent = time.monotonic() - began
         assert len(view.store) == view.store.max_lines

@@ -207,11 +207,17 @@ def more_servers() -> tuple[ServerSnapshot, ...]:
             at=NOW,
         ),
         ServerSnapshot(
-            name="other", host="gpu1", port=9000, state=ServerState.FOREIGN, at=NOW,
+            name="other",
+            host="gpu1",
+            port=9000,
+            state=ServerState.FOREIGN,
+            at=NOW,
             figures=ServerFigures(server="other", at=NOW, decode_tok_s=31.0, running=0, queued=0),
         ),
-        ServerSnapshot(name="spare", host="gpu2", port=30007, state=ServerState.STOPPED, profile="kimi-ar", at=NOW),
-    )  # fmt: skip
+        ServerSnapshot(
+            name="spare", host="gpu2", port=30007, state=ServerState.STOPPED, profile="kimi-ar", at=NOW
+        ),
+    )
 
 
 def hosts() -> tuple[LinkStatus, ...]:
@@ -219,9 +225,13 @@ def hosts() -> tuple[LinkStatus, ...]:
         LinkStatus(host=f"gpu{i}", state=LinkState.UP, since=NOW - 7200, last_seen=NOW - 1) for i in (1, 2, 3)
     ]
     lost = LinkStatus(
-        host="gpu9", state=LinkState.LOST, since=NOW - 240, last_seen=NOW - 247, message="connection timed out",
+        host="gpu9",
+        state=LinkState.LOST,
+        since=NOW - 240,
+        last_seen=NOW - 247,
+        message="connection timed out",
         retry_at=NOW + 18,
-    )  # fmt: skip
+    )
     new = LinkStatus(
         host="gpu12", state=LinkState.KEY_UNKNOWN, since=NOW - 60, message="key never seen before"
     )
@@ -317,9 +327,16 @@ PROFILES = (
         algorithm=Algorithm.DFLASH,
     ),
     Profile(name="kimi-ar", description="Kimi-K2.6 without a drafter", target="moonshotai/Kimi-K2.6"),
-    Profile(name="qwen-ddtree32", description="Qwen3-8B on one H200", target="Qwen/Qwen3-8B", budget=32, topk=8,
-            algorithm=Algorithm.DDTREE, drafter="z-lab/Qwen3-8B-DFlash"),
-)  # fmt: skip
+    Profile(
+        name="qwen-ddtree32",
+        description="Qwen3-8B on one H200",
+        target="Qwen/Qwen3-8B",
+        budget=32,
+        topk=8,
+        algorithm=Algorithm.DDTREE,
+        drafter="z-lab/Qwen3-8B-DFlash",
+    ),
+)
 
 
 class FakeProfiles:
@@ -439,8 +456,10 @@ LOG = tuple(
         "[2026-11-30 12:39:10 TP0] ERROR: request 7f3a aborted: client closed the connection",
     ]
     + [
-        f"[2026-11-30 12:40:{s:02d} TP0] Decode batch, #running-req: 2, #token: {71000 + s * 31}, token usage: 0.31, "
-        f"accept len: {4.2 + (s % 5) / 20:.2f}, gen throughput (token/s): {146 + s % 7}.{s % 10}, #queue-req: 0"
+        f"[2026-11-30 12:40:{s:02d} TP0] Decode batch, #running-req: 2, #token: {71000 + s * 31}, "
+        f"token usage: 0.31, "
+        f"accept len: {4.2 + (s % 5) / 20:.2f}, gen throughput (token/s): {146 + s % 7}.{s % 10}, "
+        "#queue-req: 0"
         for s in range(0, 60, 4)
     ]
 )
@@ -467,18 +486,69 @@ class FakeBench:
 
     def _state(self, running: bool) -> BenchState:
         cells = [
-            BenchCell(key="a", arm="AR", point="ctx 2k · conc 1", state="done", tok_s=41.2, ttft_p50_ms=182,
-                      ttft_p99_ms=260, itl_p50_ms=24.1, itl_p99_ms=29.8, accept_length=1.0, done=16, total=16),
-            BenchCell(key="b", arm="DDTREE 8", point="ctx 2k · conc 1", state="done", tok_s=148.9, ttft_p50_ms=190,
-                      ttft_p99_ms=301, itl_p50_ms=6.7, itl_p99_ms=11.2, accept_length=4.36, done=16, total=16),
-            BenchCell(key="c", arm="DDTREE 8", point="ctx 2k · conc 4", state="unclean", tok_s=402.7,
-                      ttft_p50_ms=244, ttft_p99_ms=1980, itl_p50_ms=9.8, itl_p99_ms=31.0, accept_length=4.11,
-                      done=64, total=64, flags=("2 requests retracted",)),
-            BenchCell(key="d", arm="DDTREE 8", point="ctx 8k · conc 4", state="running" if running else "done",
-                      progress=0.43, tok_s=377.0, accept_length=4.02, done=27, total=64),
-            BenchCell(key="e", arm="DDTREE 8", point="ctx 8k · conc 8", state="waiting" if running else "failed",
-                      total=128, message="" if running else "server answered 503 to 12 of 128 requests"),
-        ]  # fmt: skip
+            BenchCell(
+                key="a",
+                arm="AR",
+                point="ctx 2k · conc 1",
+                state="done",
+                tok_s=41.2,
+                ttft_p50_ms=182,
+                ttft_p99_ms=260,
+                itl_p50_ms=24.1,
+                itl_p99_ms=29.8,
+                accept_length=1.0,
+                done=16,
+                total=16,
+            ),
+            BenchCell(
+                key="b",
+                arm="DDTREE 8",
+                point="ctx 2k · conc 1",
+                state="done",
+                tok_s=148.9,
+                ttft_p50_ms=190,
+                ttft_p99_ms=301,
+                itl_p50_ms=6.7,
+                itl_p99_ms=11.2,
+                accept_length=4.36,
+                done=16,
+                total=16,
+            ),
+            BenchCell(
+                key="c",
+                arm="DDTREE 8",
+                point="ctx 2k · conc 4",
+                state="unclean",
+                tok_s=402.7,
+                ttft_p50_ms=244,
+                ttft_p99_ms=1980,
+                itl_p50_ms=9.8,
+                itl_p99_ms=31.0,
+                accept_length=4.11,
+                done=64,
+                total=64,
+                flags=("2 requests retracted",),
+            ),
+            BenchCell(
+                key="d",
+                arm="DDTREE 8",
+                point="ctx 8k · conc 4",
+                state="running" if running else "done",
+                progress=0.43,
+                tok_s=377.0,
+                accept_length=4.02,
+                done=27,
+                total=64,
+            ),
+            BenchCell(
+                key="e",
+                arm="DDTREE 8",
+                point="ctx 8k · conc 8",
+                state="waiting" if running else "failed",
+                total=128,
+                message="" if running else "server answered 503 to 12 of 128 requests",
+            ),
+        ]
         return BenchState(
             run_id="b-20261130-1239",
             job="first-light",
@@ -532,11 +602,16 @@ class FakeHosts:
     async def check(self, host: str) -> AsyncIterator[Finding]:
         yield Finding(name="ssh", level="ok", text="OpenSSH_9.6, ed25519 key known")
         yield Finding(name="python", level="ok", text="3.11.9 in /root/venv")
-        yield Finding(name="sglang", level="warning", text="0.5.11 does not know --speculative-ddtree-budget",
-                      next_step="pip install -U 'sglang>=0.5.20', or use a chain profile")  # fmt: skip
+        yield Finding(
+            name="sglang",
+            level="warning",
+            text="0.5.11 does not know --speculative-ddtree-budget",
+            next_step="pip install -U 'sglang>=0.5.20', or use a chain profile",
+        )
         yield Finding(name="gpus", level="ok", text="8x NVIDIA RTX PRO 6000, driver 580.65")
-        yield Finding(name="disk", level="failed", text="1.2 GiB free in /root/.cache",
-                      next_step="free at least 40 GiB")  # fmt: skip
+        yield Finding(
+            name="disk", level="failed", text="1.2 GiB free in /root/.cache", next_step="free at least 40 GiB"
+        )
         yield Finding(name="systemd", level="info", text="user services: yes, linger: no")
 
 

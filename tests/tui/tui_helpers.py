@@ -7,9 +7,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from textual.pilot import Pilot
+
 from dflash_console.tui.app import DflashApp
 from dflash_console.tui.widgets.grid import Grid
-from textual.pilot import Pilot
 
 
 async def until(condition: Callable[[], Any], what: str = "", seconds: float = 10.0) -> None:
@@ -41,8 +42,8 @@ def toasts(app: DflashApp) -> list[str]:
 
 
 def keys(app: DflashApp, grid: str) -> list[str]:
-    """Keys of a grid's rows."""
-    return [row.key for row in app.screen.query_one(grid, Grid).rows]
+    """Keys of a grid's rows; none while the screen is not composed."""
+    return [row.key for found in app.screen.query(grid).results(Grid) for row in found.rows]
 
 
 def where(app: DflashApp) -> str:

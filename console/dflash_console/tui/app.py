@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from rich.text import Text
-from textual.app import App
+from textual import events
 from textual.command import Provider
-from textual.content import Content
 from textual.screen import Screen
-from textual.widget import Widget
-from textual.worker import Worker, WorkerState
 
 from dflash_backend.control.contract import Action, Plan
 from dflash_backend.core.errors import ConsoleError
@@ -25,15 +19,13 @@ from dflash_console.tui.deciders import Context, runs_now
 from dflash_console.tui.jobs import BenchTask, Job, Jobs
 from dflash_console.tui.keys import check_keymap
 from dflash_console.tui.look import ANSI_THEME, ANSI_VARIABLES, DARK, DEFAULT_VARIABLES, LIGHT, THEMES
-from dflash_console.tui.safetext import clean
 from dflash_console.tui.screens.base import ConsoleScreen
 from dflash_console.tui.services import Services
+from dflash_console.tui.shell import Severity, Shell
 from dflash_console.tui.terminal import TerminalFilter
 
 if TYPE_CHECKING:
     from textual.timer import Timer
-
-Severity = Literal["information", "warning", "error"]
 
 _PAINT_S = 0.5
 """Screens are painted at most this often, however many hosts report."""
@@ -45,7 +37,7 @@ def _palette() -> type[Provider]:
     return ConsoleCommands
 
 
-class DflashApp(App[int]):
+class DflashApp(Shell):
     """The console. Everything it knows comes through ``services``."""
 
     CSS_PATH = "app.tcss"
@@ -54,14 +46,11 @@ class DflashApp(App[int]):
     ENABLE_COMMAND_PALETTE = True
 
     def __init__(self, services: Services) -> None:
-        super().__init__()
-        # Every step of an animation is a repaint that has to go through SSH.
-        self.animation_level = "none"
+        super().__init__(log_dir=services.log_dir)
         self.services = services
         self.snapshot: Snapshot = services.fleet.snapshot()
         self.jobs = Jobs(self, services, self._job_changed)
         self.bench = BenchTask(self, services, self.repaint_front)
-        self._log_path: Path | None = None
         self._paint_timer: Timer | None = None
         self._painted = False
         for theme in THEMES:
@@ -86,8 +75,8 @@ class DflashApp(App[int]):
 
     def on_mount(self) -> None:
         """Begins watching."""
-        self._log_path = faults.log_to_file(self.services.log_dir)
-        self.run_worker(self._watch(), name="fleet", group="fleet", exit_on_error=False)
+        self.open_log()
+        self.background(self, self._watch, "fleet", group="fleet")
         self.set_interval(1.0, self._tick)
         for problem in check_keymap(self.services.keymap):
             self.tell(problem, "warning")
@@ -141,40 +130,10 @@ class DflashApp(App[int]):
         """The connection of a host as last seen."""
         return next((h for h in self.snapshot.hosts if h.host == name), None)
 
-    # Telling
-
-    def notify(
-        self,
-        message: str,
-        *,
-        title: str = "",
-        severity: Severity = "information",
-        timeout: float | None = None,
-        markup: bool = False,
-    ) -> None:
-        """A message; never read as markup, whoever sends it."""
-        safe = "\n".join(clean(line, 400) for line in message.splitlines()[:8])
-        super().notify(safe, title=clean(title, 80), severity=severity, timeout=timeout, markup=False)
-
-    def tell(self, text: str, severity: Severity = "information") -> None:
-        """A short message."""
-        self.notify(text, severity=severity, timeout=4 if severity == "information" else 8)
-
-    def show_error(self, error: ConsoleError) -> None:
-        """An error with what stayed unchanged and what to do next."""
-        self.notify("\n".join(error.lines()), severity="error", timeout=15)
-
-    def copy(self, text: str, what: str) -> None:
-        """Copies text through the terminal (OSC 52) and says so."""
-        safe = "\n".join(clean(line) for line in text.splitlines())
-        self.copy_to_clipboard(safe)
-        self.tell(f"copied {what} through the terminal (OSC 52); where that is blocked: S saves logs")
-
-    def set_title(self, panel: Widget, text: str) -> None:
-        """The title of a panel, as plain text, painted only when it is another one."""
-        title = Content(clean(text, 200))
-        if getattr(panel, "_border_title", None) != title:
-            panel.border_title = title
+    async def _on_key(self, event: events.Key) -> None:
+        """Keys that no widget took; letters for an open prompt are among them when one types quickly."""
+        if isinstance(self.screen, ConsoleScreen) and self.screen.late_key(event):
+            event.prevent_default()  # Else Textual goes on to the bindings.
 
     # Navigation
 
@@ -301,17 +260,10 @@ class DflashApp(App[int]):
     # Plans and actions
 
     def _plan(self, server: str, action: Action) -> None:
-        self.run_worker(
-            self._plan_and_confirm(server, action), group="plan", exclusive=True, exit_on_error=False
-        )
+        async def ask() -> None:
+            await self.confirm_and_run(await self.services.operator.plan(action, server))
 
-    async def _plan_and_confirm(self, server: str, action: Action) -> None:
-        try:
-            plan = await self.services.operator.plan(action, server)
-        except ConsoleError as error:
-            self.show_error(error)
-            return
-        await self.confirm_and_run(plan)
+        self.background(self, ask, f"{action} {server}", group="plan", exclusive=True)
 
     async def confirm_and_run(self, plan: Plan) -> bool:
         """Asks (again for each danger), then runs the plan. Must be awaited in a worker."""
@@ -362,41 +314,6 @@ class DflashApp(App[int]):
         self.push_screen(
             QuitScreen(self.jobs.running(), self.bench.state if self.bench.running else None), leave
         )
-
-    def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
-        """A background task that failed is a message, not the end of the console."""
-        if event.state is WorkerState.ERROR and event.worker.error is not None:
-            error = event.worker.error
-            if isinstance(error, ConsoleError):
-                self.show_error(error)
-                return
-            faults.log_error(error)
-            self.notify(
-                f"{event.worker.name or 'a background task'} failed: {type(error).__name__}\n"
-                f"details: {self._log_path or 'no log could be written'}",
-                severity="error",
-                timeout=15,
-            )
-
-    def _handle_exception(self, error: Exception) -> None:
-        """Ends the console with a plain message; the traceback goes to the log, without locals."""
-        if self._exit:
-            faults.log_error(error)  # Leaving already: widgets that are being removed may stumble.
-            return
-        if self._exception is None:
-            self._exception = error
-            self._exception_event.set()
-        self._return_code = 5
-        logging.getLogger(faults.LOGGER).handlers or faults.log_to_file(self.services.log_dir)
-        faults.log_error(error)
-        self._exit_renderables.append(Text(faults.last_words(error, self._log_path)))
-        self._close_messages_no_wait()
-
-    def _print_error_renderables(self) -> None:
-        """The first error is the cause; what followed is in the log."""
-        for renderable in self._exit_renderables[:1]:
-            self.error_console.print(renderable, soft_wrap=True)
-        self._exit_renderables.clear()
 
 
 def run(services: Services) -> int:

@@ -20,14 +20,14 @@ def run(app: DflashApp, text: str) -> None:
     if text.strip() in servers:
         app.open_server(text.strip())
     elif word == "quit" and not rest:
-        app.run_worker(app.action_quit(), exit_on_error=False)
+        app.background(app, app.action_quit, "quit", group="command")
     elif word == "fleet" and not rest:
         while len(app.screen_stack) > 1:
             app.pop_screen()
     elif word == "hosts":
         app.open_hosts(rest or None)
     elif word in ("help", "bench") and not rest:
-        app.run_worker(app.screen.run_action(f"act('{word}')"), exit_on_error=False)
+        app.background(app, lambda: app.screen.run_action(f"act('{word}')"), word, group="command")
     elif word in ("log", "profile") and rest in servers:
         (app.open_logs if word == "log" else app.open_picker)(rest)
     elif word in ("log", "profile"):

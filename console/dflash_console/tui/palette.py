@@ -10,6 +10,7 @@ from textual.content import Content
 
 from dflash_console.tui.actions import actions_in
 from dflash_console.tui.keys import key_text, keys_of
+from dflash_console.tui.look import ROLES
 from dflash_console.tui.safetext import clean
 from dflash_console.tui.screens.base import ConsoleScreen
 
@@ -47,7 +48,7 @@ class ConsoleCommands(Provider):
     async def discover(self) -> Hits:
         """All of it."""
         for name, words, command in self._commands():
-            yield DiscoveryHit(Content(name), command, text=name, help=words)
+            yield DiscoveryHit(_shown(Content(name), words), command, text=name)
 
     async def search(self, query: str) -> Hits:
         """What matches."""
@@ -55,4 +56,9 @@ class ConsoleCommands(Provider):
         for name, words, command in self._commands():
             score = matcher.match(name)
             if score > 0:
-                yield Hit(score, matcher.highlight(name), command, text=name, help=words)
+                yield Hit(score, _shown(matcher.highlight(name), words), command, text=name)
+
+
+def _shown(name: Content, words: str) -> Content:
+    """Both in one content: Textual reads its own ``help`` as markup, whatever stands in it."""
+    return Content.assemble(name, "   ", (words, ROLES["dim"]))

@@ -39,7 +39,7 @@ class AuditScreen(ConsoleScreen):
 
     def on_ready(self) -> None:
         """Asks."""
-        self.run_worker(self._ask(), name="audit", group="audit", exit_on_error=False)
+        self.console_app.background(self, self._ask, "audit", group="audit")
 
     def title_text(self) -> str:
         """What is audited."""

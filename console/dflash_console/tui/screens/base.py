@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, ClassVar, cast
 
+from textual import events
 from textual.app import ComposeResult
 from textual.content import Content
 from textual.screen import Screen
@@ -216,6 +217,14 @@ class ConsoleScreen(Screen[None]):
     def do_command(self, context: Context) -> None:
         """Opens the command line."""
         self.query_one(Prompt).open("command", suggestions=self.console_app.command_names())
+
+    def late_key(self, event: events.Key) -> bool:
+        """Takes a letter that was typed right after ``/`` or ``:`` but sent to where the focus was before."""
+        prompt = self.query_one(Prompt)
+        if not (prompt.is_open and event.is_printable and event.character):
+            return False
+        prompt.insert(event.character)
+        return True
 
     def set_filter(self, text: str) -> None:
         """Filters what the screen shows."""

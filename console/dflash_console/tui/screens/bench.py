@@ -60,7 +60,7 @@ class BenchScreen(ConsoleScreen):
         """Reads jobs and runs."""
         self.query_one("#jobs-panel").border_title = "jobs and runs"
         self.query_one("#notes-panel").border_title = "flags and failures"
-        self.run_worker(self._read(), name="benchmarks", group="bench-list", exit_on_error=False)
+        self.console_app.background(self, self._read, "benchmarks", group="bench-list")
 
     async def _read(self) -> None:
         bench = self.services.bench
@@ -85,7 +85,7 @@ class BenchScreen(ConsoleScreen):
         """Jobs, and the cells of what is selected or runs."""
         task = self.console_app.bench
         if self._was_running and not task.running:
-            self.run_worker(self._read(), name="benchmarks", group="bench-list", exit_on_error=False)
+            self.console_app.background(self, self._read, "benchmarks", group="bench-list")
         self._was_running = task.running
         rows = [
             Row(

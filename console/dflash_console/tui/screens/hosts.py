@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable
-from typing import ClassVar
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, ClassVar
 
 from textual.binding import BindingType
 from textual.containers import Vertical
@@ -140,7 +140,7 @@ class HostsScreen(ConsoleScreen):
         """Runs the doctor."""
         if context.host is not None and context.host.host not in self._checking:
             name = context.host.host
-            self.run_worker(self._check(name), name=f"doctor of {name}", group="doctor", exit_on_error=False)
+            self.console_app.background(self, lambda: self._check(name), f"doctor of {name}", group="doctor")
 
     async def _check(self, host: str) -> None:
         care = self.services.hosts
@@ -171,7 +171,8 @@ class HostsScreen(ConsoleScreen):
     def do_retry(self, context: Context) -> None:
         """Connects now."""
         if context.host is not None:
-            self._care(self._retry(context.host.host))
+            host = context.host.host
+            self._care(lambda: self._retry(host))
 
     async def _retry(self, host: str) -> None:
         assert self.services.hosts is not None
@@ -181,7 +182,8 @@ class HostsScreen(ConsoleScreen):
     def do_trust(self, context: Context) -> None:
         """Shows the fingerprint and asks."""
         if context.host is not None:
-            self._care(self._trust(context.host.host))
+            host = context.host.host
+            self._care(lambda: self._trust(host))
 
     async def _trust(self, host: str) -> None:
         care = self.services.hosts
@@ -194,7 +196,8 @@ class HostsScreen(ConsoleScreen):
     def do_forget(self, context: Context) -> None:
         """Asks, then forgets the trusted key."""
         if context.host is not None:
-            self._care(self._forget(context.host.host))
+            host = context.host.host
+            self._care(lambda: self._forget(host))
 
     async def _forget(self, host: str) -> None:
         assert self.services.hosts is not None
@@ -212,8 +215,8 @@ class HostsScreen(ConsoleScreen):
         answer: bool = await self.console_app.push_screen_wait(AskScreen(title, lines, yes, danger=True))
         return answer
 
-    def _care(self, work: Coroutine[None, None, None]) -> None:
-        self.app.run_worker(work, name="hosts", group="hosts", exit_on_error=False)
+    def _care(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        self.console_app.background(self.app, work, "hosts", group="hosts")
 
 
 def _offer_lines(offer: KeyOffer) -> list[Pieces]:

@@ -134,7 +134,7 @@ class PickerScreen(ConsoleScreen):
                 ],
             )
             return
-        self.run_worker(self._ask(name), name="plan", group="plan", exclusive=True, exit_on_error=False)
+        self.console_app.background(self, lambda: self._ask(name), "plan", group="plan", exclusive=True)
 
     async def _ask(self, name: str) -> None:
         await asyncio.sleep(_WAIT_S)
@@ -172,13 +172,8 @@ class PickerScreen(ConsoleScreen):
         if self._plan is None:
             self.console_app.tell("there is no plan to apply yet", "warning")
             return
-        self.app.run_worker(
-            self.console_app.confirm_and_run(self._plan),
-            name="apply",
-            group="confirm",
-            exclusive=True,
-            exit_on_error=False,
-        )
+        app, plan = self.console_app, self._plan
+        app.background(app, lambda: app.confirm_and_run(plan), "apply", group="confirm", exclusive=True)
 
     def do_copy(self, context: Context) -> None:
         """The exact command."""

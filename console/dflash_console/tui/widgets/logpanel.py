@@ -37,7 +37,8 @@ class LogPanel(Vertical):
         """The view inside."""
 
     @property
-    def _app(self) -> DflashApp:
+    def console_app(self) -> DflashApp:
+        """The app, with its own type."""
         return cast("DflashApp", self.app)
 
     def compose(self) -> ComposeResult:
@@ -47,7 +48,7 @@ class LogPanel(Vertical):
     def on_mount(self) -> None:
         """Begins to follow."""
         self._title()
-        self.run_worker(self._follow(), name=f"log of {self._server}", group="log", exit_on_error=False)
+        self.console_app.background(self, self._follow, f"log of {self._server}", group="log")
 
     def run_is(self, run_id: str | None) -> None:
         """Tells which run is shown elsewhere; a new one has a new log."""
@@ -63,7 +64,9 @@ class LogPanel(Vertical):
 
     def _title(self) -> None:
         view = self.view
-        self._app.set_title(self, f"log   {view.status}" + (f"   {self._words}" if self._words else ""))
+        self.console_app.set_title(
+            self, f"log   {view.status}" + (f"   {self._words}" if self._words else "")
+        )
 
     def _say(self, words: str) -> None:
         self._words = words
@@ -75,7 +78,7 @@ class LogPanel(Vertical):
             patience: float | None = None
             try:
                 first = True
-                async for batch in self._app.services.logs.follow(self._server):
+                async for batch in self.console_app.services.logs.follow(self._server):
                     if first:
                         # Only now, so that the old lines stay readable until there are new ones.
                         self.view.clear()
@@ -101,36 +104,36 @@ class LogPanel(Vertical):
         """Copies what is marked with the mouse, else the lines that can be seen."""
         marked = self.screen.get_selected_text()
         if marked:
-            self._app.copy(marked, "the marked text")
+            self.console_app.copy(marked, "the marked text")
             return
         lines = self.view.visible_lines()
         if lines:
-            self._app.copy("\n".join(lines), f"{len(lines)} lines on the screen")
+            self.console_app.copy("\n".join(lines), f"{len(lines)} lines on the screen")
         else:
-            self._app.tell("there are no lines to copy", "warning")
+            self.console_app.tell("there are no lines to copy", "warning")
 
     def save(self) -> None:
         """Writes the lines of the view (as filtered) to a file and says where."""
         lines = self.view.store.lines()
         if not lines:
-            self._app.tell("there are no lines to save", "warning")
+            self.console_app.tell("there are no lines to save", "warning")
             return
-        services = self._app.services
+        services = self.console_app.services
         folder = services.save_dir or data_dir() / "logs"
         stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(services.clock()))
         # The name of a server comes from a file the user may have got from somebody.
         name = "".join(c if c.isalnum() or c in "-_." else "_" for c in self._server).lstrip(".") or "server"
         path = folder / f"{name}-{stamp}.log"
-        self.run_worker(self._write(path, lines), name="saving the log", group="save", exit_on_error=False)
+        self.console_app.background(self, lambda: self._write(path, lines), "saving the log", group="save")
 
     async def _write(self, path: Path, lines: list[str]) -> None:
         try:
             await asyncio.to_thread(write_atomic, path, "\n".join(lines) + "\n")
         except OSError as error:
-            self._app.notify(
+            self.console_app.notify(
                 f"the log was not saved: {error.strerror}\nwhere: {path}\nnext: free space, or copy with y",
                 severity="error",
                 timeout=12,
             )
             return
-        self._app.notify(f"{len(lines)} lines saved to {path}", timeout=10)
+        self.console_app.notify(f"{len(lines)} lines saved to {path}", timeout=10)

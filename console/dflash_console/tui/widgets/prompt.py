@@ -19,8 +19,7 @@ class Prompt(Horizontal):
     """Hidden until asked for. ``filter`` tells every letter, ``command`` only the whole line."""
 
     DEFAULT_CSS = """
-    Prompt { height: 1; display: none; padding: 0 1; }
-    Prompt.-open { display: block; }
+    Prompt { height: 1; padding: 0 1; }
     Prompt Label { width: auto; color: $c-accent; }
     Prompt Input { width: 1fr; height: 1; border: none; padding: 0 1; background: transparent; }
     Prompt Input:focus { border: none; background: transparent; background-tint: transparent 0%; }
@@ -51,6 +50,7 @@ class Prompt(Horizontal):
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 (Textual's name)
         super().__init__(id=id)
+        self.display = False
         self.mode: Mode = "filter"
 
     def compose(self) -> ComposeResult:
@@ -61,7 +61,7 @@ class Prompt(Horizontal):
     @property
     def is_open(self) -> bool:
         """True while something is typed here."""
-        return self.has_class("-open")
+        return self.display
 
     def open(self, mode: Mode, text: str = "", suggestions: Iterable[str] = ()) -> None:
         """Shows the prompt and puts the cursor into it."""
@@ -72,12 +72,17 @@ class Prompt(Horizontal):
         with line.prevent(Input.Changed):
             line.value = text
         line.cursor_position = len(text)
-        self.add_class("-open")
-        line.focus()
+        # At once, not with the next refresh: what is typed right after the key belongs here.
+        self.display = True
+        self.screen.set_focus(line)
+
+    def insert(self, text: str) -> None:
+        """Types into the line."""
+        self.query_one(Input).insert_text_at_cursor(text)
 
     def close(self) -> None:
         """Hides it again."""
-        self.remove_class("-open")
+        self.display = False
 
     def on_input_changed(self, event: Input.Changed) -> None:
         """Filters work while they are typed."""
