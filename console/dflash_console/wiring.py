@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Iterator
+from contextlib import aclosing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +19,6 @@ from dflash_console.tui.services import BenchJob, BenchState, Finding, KeyOffer,
 
 if TYPE_CHECKING:
     from dflash_backend.bench.job import Job
-    from dflash_backend.ssh.hostkeys import KeyReport
 
 FIRST_LOOK = "first-look"
 FIRST_LOOK_TOML = """
@@ -47,8 +46,9 @@ class RunLogs:
             if not own:
                 raise UsageError(f"{server} never had a run: there is no log", where=server)
             run_id = own[0].run_id
-        async for batch in runs.follow_log(run_id):
-            yield batch
+        async with aclosing(runs.follow_log(run_id)) as batches:
+            async for batch in batches:
+                yield batch
 
 
 class StoredProfiles:
@@ -98,25 +98,47 @@ class PoolHosts:
         )
 
     async def trust(self, host: str, fingerprint: str) -> None:
-        """See ``HostCare.trust``."""
-        decision = self._plane.operator.decide(Action.TRUST_KEY, host=host)
-        if not decision.allowed:
-            raise RefusedError(decision.reason, where=host, unchanged="no key was remembered")
-        report: KeyReport = (await self._plane.pool.key_reports(host))[-1]
+        """See ``HostCare.trust``. A changed key is replaced from the command line only."""
+        from dflash_backend.ssh.hostkeys import Verdict
+
+        self._demand(Action.TRUST_KEY, host, "no key was remembered")
+        report = (await self._plane.pool.key_reports(host))[-1]
         if report.fingerprint != fingerprint:
             raise RefusedError(
                 f"the host shows {report.fingerprint} now, not {fingerprint}",
                 where=host,
                 unchanged="no key was remembered",
             )
-        await self._plane.pool.trust(report)
+        if report.verdict is Verdict.CHANGED:
+            raise RefusedError(
+                f"{report.name} shows another key than the one that is remembered",
+                where=host,
+                unchanged="no key was remembered; the old one is still the one that is expected",
+                next_step=f"if the change is genuine: dflash-console hosts trust {host} --replace",
+            )
+        with self._logged(Action.TRUST_KEY, host, {"key": report.line}):
+            await self._plane.pool.trust(report)
 
     async def forget(self, host: str) -> None:
         """See ``HostCare.forget``."""
-        decision = self._plane.operator.decide(Action.FORGET_KEY, host=host)
+        self._demand(Action.FORGET_KEY, host, "no key was forgotten")
+        with self._logged(Action.FORGET_KEY, host, {}):
+            await self._plane.pool.forget(host)
+
+    def _demand(self, action: Action, host: str, unchanged: str) -> None:
+        decision = self._plane.operator.decide(action, host=host)
         if not decision.allowed:
-            raise RefusedError(decision.reason, where=host, unchanged="no key was forgotten")
-        await self._plane.pool.forget(host)
+            raise RefusedError(decision.reason, where=host, unchanged=unchanged)
+
+    @contextmanager
+    def _logged(self, action: Action, host: str, details: dict[str, object]) -> Iterator[None]:
+        log, ok = self._plane.log, False
+        ident = log.begin(action, server="", host=host, details=details)
+        try:
+            yield
+            ok = True
+        finally:
+            log.end(ident, action, server="", host=host, ok=ok, details={})
 
     async def retry(self, host: str) -> None:
         """See ``HostCare.retry``."""

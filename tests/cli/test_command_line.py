@@ -174,7 +174,7 @@ def test_a_broken_pipe_is_silent():
 def test_output_never_fails_for_want_of_a_character():
     done = run("profiles", "diff", "kimi-k26-chain", "kimi-k26-ddtree8", env={"PYTHONIOENCODING": "ascii"})
     assert done.returncode == 1
-    assert "?" in done.stdout
+    assert done.stdout.isascii()
 
 
 def _leaf(monkeypatch, run_):

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from dflash_backend.control.action_log import ActionLog
+from dflash_backend.core.errors import FailedError
 
 
 def test_intention_and_end_share_an_id_and_the_file_is_private(tmp_path: Path) -> None:
@@ -34,8 +35,18 @@ def test_an_intention_without_an_end_is_seen_and_damaged_lines_are_skipped(tmp_p
 
 def test_a_log_that_cannot_be_written_stops_the_action(tmp_path: Path) -> None:
     (tmp_path / "actions.jsonl").mkdir()
-    with pytest.raises(OSError, match="actions"):
+    with pytest.raises(FailedError, match="cannot be written") as caught:
         ActionLog(tmp_path / "actions.jsonl").begin("stop", server="a", host="h", details={})
+    assert "nothing was done" in caught.value.unchanged
+    assert str(tmp_path) in caught.value.where
+
+
+def test_an_end_that_cannot_be_written_takes_nothing_back(tmp_path: Path) -> None:
+    log = ActionLog(tmp_path / "actions.jsonl")
+    ident = log.begin("stop", server="a", host="h", details={})
+    log.path.unlink()
+    log.path.mkdir()
+    log.end(ident, "stop", server="a", host="h", ok=True, details={})
 
 
 def test_newlines_in_names_stay_one_line(tmp_path: Path) -> None:

@@ -315,3 +315,23 @@ class TestGroupProof:
 
     def test_dead_members_do_not_count(self) -> None:
         assert self.group(self.member(1500, state="Z"), exit_ticks=2000) == []
+
+
+ODD = ["NaN", "Infinity", "-Infinity", "1" + "0" * 400, '"7"', "true", "[]", "{}"]
+
+
+@pytest.mark.parametrize("value", ODD)
+def test_a_number_that_is_none_counts_as_missing(value: str) -> None:
+    row = json.loads('{"pid": X, "exit_code": X, "started_at": X, "gpus": [X, 1]}'.replace("X", value))
+    status = run_status(row)
+    assert (status.pid, status.exit_code, status.started_at, status.gpus) == (None, None, None, (1,))
+
+
+def test_text_of_any_length_is_cut() -> None:
+    long = "x" * 3_000_000
+    status = run_status(dict.fromkeys(("run_id", "note", "log_path", "profile_toml", "log_tail"), long))
+    assert len(status.run_id) <= 200
+    assert len(status.note) <= 600
+    assert len(status.log_path) <= 4096
+    assert len(status.profile_toml) <= 65536
+    assert len(status.log_tail) <= 1024 * 1024

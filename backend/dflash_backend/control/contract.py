@@ -59,6 +59,8 @@ class Plan:
     action: Action
     profile: Profile
     from_profile: str | None
+    from_run: str | None = None
+    """The run that the action ends; another one is never ended in its place. None: nothing ran."""
     changes: tuple[Change, ...]
     argv: tuple[str, ...]
     command: str

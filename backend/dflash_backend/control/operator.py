@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from typing import Protocol
@@ -17,7 +18,7 @@ from dflash_backend.core.clock import Clock, wall
 from dflash_backend.core.errors import ConsoleError, FailedError, RefusedError
 from dflash_backend.core.inventory import Inventory
 from dflash_backend.core.samples import RunStatus, ServerSnapshot, Snapshot
-from dflash_backend.core.states import ServerState
+from dflash_backend.core.states import ServerState, StageName
 from dflash_backend.profiles.secrets import resolve_env
 from dflash_backend.profiles.serialise import profile_to_toml
 from dflash_backend.runs.contract import LaunchSpec, RunService, StopReport
@@ -33,6 +34,14 @@ class RunsOf(Protocol):
     def __call__(self, host: str) -> RunService: ...
 
 
+class ActedOn(FleetView, Protocol):
+    """The fleet as the operator needs it."""
+
+    def set_draining(self, server: str, draining: bool) -> None:
+        """Says that an action waits for the server's requests to finish."""
+        ...
+
+
 class LocalOperator:
     """The operator of this console (see ``control.contract.Operator``).
 
@@ -44,14 +53,17 @@ class LocalOperator:
         self,
         *,
         inventory: Inventory,
-        fleet: FleetView,
+        fleet: ActedOn,
         planner: Planner,
         runs: RunsOf,
         log: ActionLog,
         start_times: StartTimes,
         read_only: bool = False,
         clock: Clock = wall,
+        ticks: Clock = time.monotonic,
     ) -> None:
+        """``clock`` stamps what is told; ``ticks`` measures, so that a clock that is set ends no action."""
+        self._ticks = ticks
         self._inventory = inventory
         self._fleet = fleet
         self._planner = planner
@@ -159,6 +171,14 @@ class LocalOperator:
                 )
             yield Step(name="stop", state="skipped", text="nothing of ours is running")
             return
+        if run.alive and run.run_id != plan.from_run:
+            by = f" by {run.started_by}" if run.started_by else ""
+            raise RefusedError(
+                f"run {run.run_id} ({run.profile or 'adopted'}) was started{by} after this was planned",
+                where=plan.server,
+                unchanged=f"{plan.server} runs as it did",
+                next_step="look at it, then plan anew",
+            )
         async for step in self._drain(plan, drain_s):
             yield step
         yield Step(name="stop", state="running", text=f"TERM to run {run.run_id}", at=self._clock())
@@ -185,17 +205,25 @@ class LocalOperator:
             text = "number of requests in flight unknown" if left is None else f"{left} requests in flight"
             yield Step(name="drain", state="skipped", text=text, at=self._clock())
             return
-        deadline = self._clock() + drain_s
+        deadline = self._ticks() + drain_s
         yield Step(name="drain", state="running", text=f"{left} requests in flight", at=self._clock())
-        async with aclosing(self._changes_until(deadline)) as changes:
-            async for _ in changes:
-                if not (left := in_flight()):
-                    break
-                yield Step(name="drain", state="running", text=f"{left} requests in flight", at=self._clock())
+        self._fleet.set_draining(plan.server, True)
+        try:
+            async with aclosing(self._changes_until(deadline)) as changes:
+                async for _ in changes:
+                    seen, left = left, in_flight()
+                    if left == 0:
+                        break
+                    # Unknown is not none: a server deep in a prefill says nothing for a while.
+                    if left is not None and left != seen:
+                        text = f"{left} requests in flight"
+                        yield Step(name="drain", state="running", text=text, at=self._clock())
+        finally:
+            self._fleet.set_draining(plan.server, False)
         yield Step(
             name="drain",
-            state="failed" if left else "done",
-            text=f"{left or 0} left after {drain_s:.0f} s at most",
+            state="done" if left == 0 else "failed",
+            text=f"{'an unknown number' if left is None else left} left after {drain_s:.0f} s at most",
             at=self._clock(),
         )
 
@@ -216,8 +244,9 @@ class LocalOperator:
             started_by=who(),
         )
         run = await self._runs(plan.host).launch(spec)
-        began = self._clock()
-        yield Step(name="launch", state="done", text=f"run {run.run_id}, pid {run.pid}", at=began)
+        began = self._ticks()
+        text = f"run {run.run_id}, pid {run.pid}"
+        yield Step(name="launch", state="done", text=text, at=self._clock())
         # Cancelled from here on, what was launched goes on starting; the caller says so.
         async for item in self._until_ready(plan, run, began):
             yield item
@@ -230,15 +259,13 @@ class LocalOperator:
                 now = snapshot.server(plan.server)
                 if now is None or now.run is None or now.run.run_id != run.run_id:
                     continue
-                if now.stage is not None and now.stage.text() != seen:
-                    seen = now.stage.text()
-                    progress = (
-                        now.stage.done / now.stage.total
-                        if now.stage.total and now.stage.done is not None
-                        else None
-                    )
+                stage = now.stage
+                # The launch itself was told already.
+                if stage is not None and stage.name is not StageName.LAUNCH and stage.text() != seen:
+                    seen = stage.text()
+                    progress = stage.done / stage.total if stage.total and stage.done is not None else None
                     yield Step(
-                        name=now.stage.name, state="running", text=seen, at=self._clock(), progress=progress
+                        name=stage.name, state="running", text=seen, at=self._clock(), progress=progress
                     )
                 if now.state is ServerState.FAILED:
                     yield Step(name="ready", state="failed", text=now.message, at=self._clock())
@@ -250,7 +277,7 @@ class LocalOperator:
                     )
                     return
                 if now.state is ServerState.READY and now.settings is not None:
-                    took = self._clock() - began
+                    took = self._ticks() - began
                     self._start_times.add(plan.host, plan.profile.digest, took)
                     yield Step(name="ready", state="done", text=f"after {took:.0f} s", at=self._clock())
                     granted = compare(plan.profile, now.settings)
@@ -291,17 +318,19 @@ class LocalOperator:
     async def _adopt(self, plan: Plan) -> Told:
         yield Step(name="adopt", state="running", at=self._clock())
         config = self._inventory.servers[plan.server]
-        run = await self._runs(plan.host).adopt(server=plan.server, port=config.port, profile="")
+        run = await self._runs(plan.host).adopt(
+            server=plan.server, port=config.port, profile="", started_by=who()
+        )
         text = f"run {run.run_id}: pid {run.pid}, {' '.join(run.argv[:6])}"
         yield Step(name="adopt", state="done", text=text, at=self._clock())
         yield Outcome(ok=True, summary=f"{plan.server} is adopted ({text}); it can be stopped from here now")
 
     async def _changes_until(self, deadline: float) -> AsyncGenerator[Snapshot, None]:
-        """Snapshots until ``deadline``; then simply ends."""
+        """Snapshots until ``deadline`` in ticks; then simply ends."""
         stream = self._fleet.changes()
         pending: asyncio.Task[Snapshot] | None = None
         try:
-            while (left := deadline - self._clock()) > 0:
+            while (left := deadline - self._ticks()) > 0:
                 # A task of its own, so that running out of time does not tear the stream.
                 pending = asyncio.ensure_future(anext(stream))
                 done, _ = await asyncio.wait({pending}, timeout=left)

@@ -15,7 +15,13 @@ from dflash_backend.core.profile import Profile, Program
 from dflash_backend.core.samples import RunStatus, ServerSnapshot
 from dflash_backend.sglang.argv import REFERENCE_VERSION, compose
 from dflash_backend.sglang.command import BuiltCommand, HostAbilities, Refusal
+from dflash_backend.sglang.versions import parse_version
 from dflash_backend.telemetry.contract import FleetView
+
+MAX_TCP_PORT = 65535
+GRPC_PORT_OFFSET = 10000
+GRPC_PORT_UNTIL = "0.5.16"
+"""The first release that derives a gRPC port only when gRPC is asked for."""
 
 
 class ProfileSource(Protocol):
@@ -89,6 +95,7 @@ class Planner:
             action=action,
             profile=wanted,
             from_profile=running.profile if running else None,
+            from_run=running.run_id if running else None,
             changes=changes_between(running.argv if running else None, command.argv),
             argv=command.argv,
             env=command.env,
@@ -96,6 +103,7 @@ class Planner:
             live=False,
             warnings=(
                 *(PlanWarning(text=w.text, dangerous=w.dangerous) for w in command.warnings),
+                *self._port_warnings(wanted, config, facts, command),
                 *(PlanWarning(text=text) for text in self._warnings(now, running, wanted)),
             ),
             notes=command.notes,
@@ -134,6 +142,31 @@ class Planner:
             abilities=abilities,
         )
 
+    def _port_warnings(
+        self, profile: Profile, config: ServerConfig, facts: HostFacts, command: BuiltCommand
+    ) -> tuple[PlanWarning, ...]:
+        """SGLang 0.5.11 to 0.5.15 derives a port from the server's and refuses to start when there is none.
+
+        Source: ``server_args.py`` of those releases, ``SGLANG_GRPC_PORT``; later ones only with gRPC on.
+        """
+        environment = {**self._inventory.hosts[config.host].env, **profile.env, **command.env}
+        if (
+            profile.program is not Program.SGLANG
+            or config.port <= MAX_TCP_PORT - GRPC_PORT_OFFSET
+            or "SGLANG_GRPC_PORT" in environment
+            or facts.sglang_version is None
+            or parse_version(facts.sglang_version).order >= parse_version(GRPC_PORT_UNTIL).order
+        ):
+            return ()
+        return (
+            PlanWarning(
+                text=f"port {config.port}: SGLang {facts.sglang_version} adds {GRPC_PORT_OFFSET} to it for "
+                f"gRPC and does not start above {MAX_TCP_PORT}; use a port up to "
+                f"{MAX_TCP_PORT - GRPC_PORT_OFFSET} or set SGLANG_GRPC_PORT in the profile",
+                dangerous=True,
+            ),
+        )
+
     def _plan_end(self, action: Action, config: ServerConfig, running: RunStatus | None) -> Plan:
         name = running.profile if running else config.profile
         try:
@@ -148,6 +181,7 @@ class Planner:
             action=action,
             profile=profile,
             from_profile=running.profile if running else None,
+            from_run=running.run_id if running else None,
             changes=(),
             argv=argv,
             command=" ".join(argv),

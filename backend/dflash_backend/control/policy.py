@@ -100,7 +100,8 @@ def _link_reason(status: LinkStatus) -> str:
 def _by_state(action: Action, now: ServerSnapshot) -> Decision:
     state = now.state
     if state in (ServerState.UNREACHABLE, ServerState.UNKNOWN) and now.at is not None:
-        return _no(f"{now.name} is {state}: its state has to be known first")
+        why = f" ({now.message})" if now.message else ""
+        return _no(f"{now.name} is {state}{why}: its state has to be known first")
     match action:
         case Action.START if state in _RUNNING:
             return _no(f"{now.name} is already {state}; use apply or restart")

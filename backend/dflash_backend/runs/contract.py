@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -77,7 +77,7 @@ class RunService(Protocol):
 
     def follow_log(
         self, run_id: str, *, last_bytes: int = 65536, follow: bool = True, since_s: float | None = None
-    ) -> AsyncIterator[list[str]]:
+    ) -> AsyncGenerator[list[str], None]:
         """Clean lines in batches; survives truncation and rotation of the file.
 
         ``since_s``: from the first line stamped within the last so many seconds, instead of ``last_bytes``.

@@ -10,6 +10,12 @@ from dflash_backend.core.samples import RunManager, RunStatus
 from dflash_backend.core.text import redact, redact_argv, sanitise
 
 _MANAGERS: Mapping[str, RunManager] = {"systemd": "systemd", "setsid": "setsid", "adopted": "adopted"}
+MAX_NAME = 200
+MAX_NOTE = 500
+MAX_PATH = 4096
+MAX_PROFILE = 65536
+MAX_TAIL = 1024 * 1024
+_HUGE = 2.0**63
 
 
 def run_status(
@@ -18,30 +24,35 @@ def run_status(
     """One row of the host (``hostside/_runlist.py``), clean and without secrets; a missing key is unknown.
 
     ``profiles``: texts of profiles that rows refer to by ``profile_ref``. Never raises: a cell of the wrong
-    type counts as missing.
+    type, or beyond what it can mean, counts as missing; text is cut where it could not be real.
     """
 
-    def text(key: str, *, multiline: bool = False) -> str:
+    def text(key: str, limit: int = MAX_NAME) -> str:
         value = row.get(key)
-        clean = sanitise(value, multiline=multiline) if isinstance(value, str) else ""
-        return redact(clean, secrets) if multiline else clean
+        return sanitise(value, multiline=False, limit=limit) if isinstance(value, str) else ""
 
-    argv = row.get("argv")
-    parts = [sanitise(str(part), multiline=False) for part in argv] if isinstance(argv, list) else []
-    toml = text("profile_toml", multiline=True)
+    def page(value: object, limit: int) -> str:
+        return redact(sanitise(value, limit=limit), secrets) if isinstance(value, str) else ""
+
+    argv, gpus = row.get("argv"), row.get("gpus")
+    words = (
+        [sanitise(word, multiline=False, limit=MAX_PATH) for word in argv if isinstance(word, str)]
+        if isinstance(argv, list)
+        else []
+    )
+    toml = page(row.get("profile_toml"), MAX_PROFILE)
     reference = row.get("profile_ref")
     if not toml and isinstance(reference, str) and profiles:
-        found = profiles.get(reference)
-        toml = redact(sanitise(found), secrets) if isinstance(found, str) else ""
+        toml = page(profiles.get(reference), MAX_PROFILE)
     return RunStatus(
         run_id=text("run_id"),
         server=text("server"),
-        folder=text("folder"),
+        folder=text("folder", MAX_PATH),
         manager=_MANAGERS.get(text("manager"), "setsid"),
         profile=text("profile"),
         profile_digest=text("profile_digest"),
         profile_toml=toml,
-        argv=tuple(redact_argv(parts, secrets)),
+        argv=tuple(redact_argv(words, secrets)),
         port=_whole(row.get("port")),
         pid=_whole(row.get("pid")),
         pgid=_whole(row.get("pgid")),
@@ -52,20 +63,25 @@ def run_status(
         started_by=text("started_by"),
         stop_requested_at=_number(row.get("stop_requested_at")),
         rss_mib=_number(row.get("rss_mib")),
-        log_path=text("log_path"),
+        log_path=text("log_path", MAX_PATH),
         log_size=_whole(row.get("log_size")),
-        log_tail=text("log_tail", multiline=True),
-        note=redact(text("note"), secrets),
+        log_tail=page(row.get("log_tail"), MAX_TAIL),
+        note=redact(text("note", MAX_NOTE), secrets),
         left=_whole(row.get("left")) or 0,
+        gpus=tuple(i for one in gpus if (i := _whole(one)) is not None) if isinstance(gpus, list) else None,
     )
 
 
 def _number(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    # JSON as Python reads it also has NaN, infinities, and whole numbers that no float can hold.
+    if not isinstance(value, int | float) or isinstance(value, bool) or not -_HUGE < value < _HUGE:
+        return None
+    return float(value)
 
 
 def _whole(value: object) -> int | None:
-    return int(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    number = _number(value)
+    return None if number is None else int(number)
 
 
 _CODES = {

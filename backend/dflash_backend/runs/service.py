@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import re
 import secrets as random_source
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from importlib.resources import files
@@ -180,7 +180,7 @@ class HostRuns:
 
     async def follow_log(
         self, run_id: str, *, last_bytes: int = 65536, follow: bool = True, since_s: float | None = None
-    ) -> AsyncIterator[list[str]]:
+    ) -> AsyncGenerator[list[str], None]:
         """Clean lines in batches: the last ``last_bytes`` from a line's begin, then what is added.
 
         ``since_s``: instead, from the first line stamped within the last so many seconds (host's clock).

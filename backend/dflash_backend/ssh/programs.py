@@ -200,7 +200,7 @@ def result(message: object, *, host: str, secrets: Sequence[str] = ()) -> object
 def not_started(status: int, stderr: bytes, *, host: str, python: str | None) -> ConsoleError:
     """The error for a program whose interpreter never reached it."""
     name = python or "python3"
-    set_python = f"set python for host {host} to an interpreter or a venv folder with Python 3.8 or newer"
+    set_python = f"set python of {host} to an interpreter or a venv folder with Python 3.8 or newer"
     if status in (NO_PYTHON, 127):
         return ConfigError(f"no Python interpreter {name!r} on the host", where=host, next_step=set_python)
     if status == TOO_OLD:

@@ -7,6 +7,7 @@ clean, lengths are bounded, and nothing here raises for what a tick holds.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import cast, get_args
 
 from dflash_backend.core.errors import FailedError
@@ -16,10 +17,10 @@ from dflash_backend.core.samples import (
     GpuSample,
     GpuSource,
     HostSample,
-    RunManager,
     RunStatus,
 )
-from dflash_backend.core.text import redact, redact_argv, sanitise
+from dflash_backend.core.text import sanitise
+from dflash_backend.runs.rows import run_status
 from dflash_backend.telemetry.run_log import RunLog
 from dflash_backend.telemetry.series import finite
 
@@ -152,10 +153,9 @@ class HostReader:
             else {},
         )
 
-    def _time(self, value: object) -> float | None:
+    def _time(self, at: float | None) -> float | None:
         """A time of the host on the console's clock."""
-        number = _number(value)
-        return None if number is None else number + self._offset
+        return None if at is None else at + self._offset
 
     def _run(self, row: Mapping[str, object], at: float) -> RunStatus | None:
         run_id = _text(row.get("run_id"), 200)
@@ -169,36 +169,13 @@ class HostReader:
         piece = row.get("log")
         if isinstance(piece, Mapping):
             log.take(piece, at)
-        argv = static.get("argv")
-        gpus = row.get("gpus")
-        manager = row.get("manager")
-        return RunStatus(
-            run_id=run_id,
-            server=_text(row.get("server"), 200),
-            folder=_text(row.get("folder"), 4096),
-            manager=cast("RunManager", manager) if manager in get_args(RunManager) else "setsid",
-            profile=_text(static.get("profile"), 200),
-            profile_digest=_text(static.get("profile_digest"), 128),
-            profile_toml=redact(_text(static.get("profile_toml"), 65536, multiline=True)),
-            argv=tuple(redact_argv(_text(word, 4096) for word in argv if isinstance(word, str)))
-            if isinstance(argv, list)
-            else (),
-            port=_whole(row.get("port")),
-            pid=_whole(row.get("pid")),
-            pgid=_whole(row.get("pgid")),
-            alive=row.get("alive") is True,
-            started_at=self._time(row.get("started_at")),
-            exit_code=_whole(row.get("exit_code")),
-            exited_at=self._time(row.get("exited_at")),
-            started_by=_text(static.get("started_by"), 200),
-            stop_requested_at=self._time(row.get("stop_requested_at")),
-            rss_mib=_number(row.get("rss_mib")),
-            log_path=_text(static.get("log_path"), 4096),
-            log_size=_whole(row.get("log_size")),
+        run = run_status({**row, **static})
+        return replace(
+            run,
+            started_at=self._time(run.started_at),
+            exited_at=self._time(run.exited_at),
+            stop_requested_at=self._time(run.stop_requested_at),
             log_tail=log.tail(),
-            note=_text(row.get("note"), 500),
-            left=_whole(row.get("left")) or 0,
-            gpus=tuple(i for g in gpus if (i := _whole(g)) is not None) if isinstance(gpus, list) else None,
         )
 
 

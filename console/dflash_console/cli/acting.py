@@ -8,7 +8,7 @@ from contextlib import aclosing
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from dflash_backend.control.contract import Action, Outcome, Plan, Step
+from dflash_backend.control.contract import Action, Decision, Outcome, Plan, Step
 from dflash_backend.core.errors import RefusedError
 from dflash_console.cli.asking import typed_yes
 from dflash_console.cli.live import demand_host, watching
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 ASKED = frozenset({Action.STOP, Action.RESTART, Action.APPLY, Action.ADOPT})
 """Actions that end something that runs, or take it over: they want a yes."""
+
+CHANGING = frozenset({"stop", "launch", "adopt"})
+"""Steps from which on something is no longer as it was."""
 
 
 def add_confirmation(parser: argparse.ArgumentParser) -> None:
@@ -48,11 +51,10 @@ async def act(
     async with watching(context, [server]) as plane:
         snapshot = plane.fleet.snapshot()
         decision = plane.operator.decide(action, server)
-        if plane.operator.policy.read_only and not decision.allowed:
-            raise RefusedError(decision.reason, where=server, unchanged="nothing was changed")
-        demand_host(snapshot, plane.inventory.servers[server].host)
+        if not plane.operator.policy.read_only:
+            demand_host(snapshot, plane.inventory.servers[server].host)
         if not decision.allowed:
-            raise RefusedError(decision.reason, where=server, unchanged="nothing was changed")
+            raise refused(decision, server)
         plan = await plane.operator.plan(action, server, profile)
         if getattr(args, "live_only", False) and not plan.live:
             raise RefusedError(
@@ -65,15 +67,27 @@ async def act(
             confirm(plan, args, context)
         told = plane.operator.execute(plan, drain_s=getattr(args, "drain", 0.0))
         outcome: Outcome | None = None
+        context.out.must_not_fail = True
         async with aclosing(told) as items:
             async for item in items:
                 if isinstance(item, Outcome):
                     outcome = item
-                else:
+                    context.left = f"{outcome.summary}; dflash-console status {server} shows its state"
+                    continue
+                if item.name in CHANGING and item.state != "skipped":
+                    context.began(state_left(plan, item))
+                elif context.acting:
                     context.left = state_left(plan, item)
-                    show_step(item, context)
+                show_step(item, context)
     assert outcome is not None
+    context.out.must_not_fail = False
     return show_outcome(plan, outcome, context)
+
+
+def refused(decision: Decision, server: str) -> RefusedError:
+    """A decision against an action as an error; most reasons name the server themselves."""
+    where = "" if decision.reason.startswith(f"{server} ") else server
+    return RefusedError(decision.reason, where=where, unchanged="nothing was changed")
 
 
 def confirm(plan: Plan, args: argparse.Namespace, context: Context) -> None:
@@ -97,8 +111,7 @@ def ask(question: str, flag: str, plan: Plan, context: Context) -> None:
     """A question at a terminal; elsewhere the flag is needed."""
     if not sys.stdin.isatty():
         raise RefusedError(
-            f"{question} was not confirmed",
-            where=plan.server,
+            f"not confirmed: {question}",
             unchanged="nothing was changed",
             next_step=f"repeat it with {flag}",
         )
@@ -127,7 +140,8 @@ def show_step(step: Step, context: Context) -> None:
         context.out.event({"event": "step", **asdict(step)})
         return
     mark = {"running": "…", "done": "✓", "failed": "✖", "skipped": "–"}[step.state]
-    context.out.note(f"{mark} {step.name}{f'  {step.text}' if step.text else ''}")
+    text = f"  {step.text}" if step.text and step.text != step.name else ""
+    context.out.note(f"{mark} {step.name}{text}")
 
 
 def show_outcome(plan: Plan, outcome: Outcome, context: Context) -> int:

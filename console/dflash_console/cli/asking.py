@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import signal
 import sys
+
+from dflash_console.cli.interrupts import handled
 
 
 def typed_yes() -> bool:
-    """Reads one line; only ``yes`` is a yes. Ctrl-C raises KeyboardInterrupt at once, also inside asyncio.
+    """Reads one line; only ``yes`` is a yes. Ctrl-C raises KeyboardInterrupt at once, also in an event loop.
 
-    asyncio's own handler would only ask the task to end, which a blocking read never notices.
+    The loop's own handler would only ask the task to end, which a blocking read never notices.
     """
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
+    with handled():
         return sys.stdin.readline().strip().lower() == "yes"
-    finally:
-        signal.signal(signal.SIGINT, before)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import difflib
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
@@ -16,11 +17,13 @@ from dflash_backend.core.states import LinkState, ServerState
 
 if TYPE_CHECKING:
     from dflash_backend.control.plane import ControlPlane
+    from dflash_backend.telemetry.contract import FleetView
     from dflash_console.cli.command import Context
 
 SETTLE_S = 10.0
 """How long one command waits until it knows the state of what it is about."""
-_NOT_YET = frozenset({LinkState.CONNECTING, LinkState.LOST})
+SPACING_S = 0.9
+"""Seconds between two snapshots of a stream: a little under the second in which the fleet is read."""
 
 
 def part_of(inventory: Inventory, servers: Sequence[str]) -> Inventory:
@@ -78,6 +81,16 @@ async def settled(plane: ControlPlane, timeout: float = SETTLE_S) -> Snapshot:
     except TimeoutError:
         pass
     return newest
+
+
+async def once_a_second(fleet: FleetView) -> AsyncIterator[Snapshot]:
+    """Snapshots as they come, one a second at most, whatever is done to the clock."""
+    last: float | None = None
+    async for snapshot in fleet.changes():
+        now = time.monotonic()
+        if last is None or now - last >= SPACING_S:
+            last = now
+            yield snapshot
 
 
 def _known(snapshot: Snapshot) -> bool:

@@ -9,8 +9,9 @@ import sys
 from collections.abc import Iterator, Sequence
 
 from dflash_backend.core.errors import ConsoleError, FailedError, UnrestoredError, UsageError
+from dflash_console.cli import interrupts
 from dflash_console.cli.command import Command, Context, Group, Leaf
-from dflash_console.cli.output import Output, abandon_stdout, tolerant_streams
+from dflash_console.cli.output import Output, abandon, usable_streams
 from dflash_console.cli.parsing import PROGRAM, Parser, add_globals, split, unknown
 from dflash_console.cli.table import COMMANDS
 
@@ -22,16 +23,17 @@ BROKEN_PIPE = 141
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command line and returns the exit code (see the table in the README)."""
     words = list(sys.argv[1:] if argv is None else argv)
-    tolerant_streams()
+    usable_streams()
     # Also right when the arguments themselves are wrong.
     output = Output(as_json="--json" in words)
     context = Context(config=None, read_only=False, output=output)
     try:
-        code = _dispatch(words, context)
-        sys.stdout.flush()
+        with interrupts.handled():
+            code = _dispatch(words, context)
+            sys.stdout.flush()
         return code
     except BrokenPipeError:
-        abandon_stdout()
+        abandon(sys.stdout)
         return BROKEN_PIPE
     except ConsoleError as error:
         return _report(error, output)
@@ -80,8 +82,9 @@ def _report(error: ConsoleError, output: Output) -> int:
     try:
         output.error(error)
         sys.stdout.flush()
-    except BrokenPipeError:
-        abandon_stdout()
+    except OSError:
+        # Standard output takes nothing, so there is no document; the exit code and the lines are there.
+        abandon(sys.stdout)
     return error.exit_code
 
 
@@ -148,10 +151,11 @@ def _run(command: Command, prog: str, words: list[str], given: argparse.Namespac
     result = command.run(args, context)
     if not inspect.isawaitable(result):
         return result
-    # Imported here: most commands have no use for it, and it takes longer than all of them.
-    import asyncio
+    # Imported here: it is of use only where services run.
+    from dflash_console.cli.console_log import keep_log
 
-    return asyncio.run(_await(result))
+    keep_log()
+    return interrupts.run(_await(result), context.out.note)
 
 
 async def _await(result: object) -> int:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import codecs
+import contextlib
+import io
 import json
 import os
 import sys
@@ -12,6 +15,19 @@ from dflash_backend.core.errors import ConsoleError
 from dflash_backend.core.text import redact, sanitise
 
 SCHEMA = 1
+_PLAIN = {
+    "–": "-",
+    "—": "-",
+    "…": "...",
+    "✓": "ok",
+    "✖": "FAILED",
+    "→": "->",
+    "×": "x",
+    "·": "-",
+    "“": '"',
+    "”": '"',
+}
+"""What is written where a terminal's encoding lacks a character; everything else becomes ``?``."""
 
 
 class Output:
@@ -24,33 +40,50 @@ class Output:
         self._stdout = stdout or sys.stdout
         self._stderr = stderr or sys.stderr
         self._progress = False
+        self.must_not_fail = False
+        """True while something is being changed: a reader that has gone (``| head``) or a full disk must not
+        end an action in its middle, so what cannot be written is left out."""
+
+    def _write(self, text: str, *, flush: bool = False) -> None:
+        try:
+            self._stdout.write(text)
+            if flush:
+                self._stdout.flush()
+        except OSError:
+            if not self.must_not_fail:
+                raise
+            abandon(self._stdout)
+
+    def _tell(self, text: str) -> None:
+        # Nobody is left to be told when this fails, and it is never the result.
+        with contextlib.suppress(OSError):
+            self._stderr.write(text)
+            self._stderr.flush()
 
     def document(self, value: Mapping[str, Any]) -> None:
         """One JSON document on one line of its own when it belongs to a stream, indented otherwise."""
         text = json.dumps({"schema": SCHEMA, **value}, ensure_ascii=False, indent=2, allow_nan=False)
-        self._stdout.write(text + "\n")
-        self._stdout.flush()
+        self._write(text + "\n", flush=True)
 
     def event(self, value: Mapping[str, Any]) -> None:
         """One line of a JSON stream."""
         text = json.dumps(
             {"schema": SCHEMA, **value}, ensure_ascii=False, separators=(",", ":"), allow_nan=False
         )
-        self._stdout.write(text + "\n")
-        self._stdout.flush()
+        self._write(text + "\n", flush=True)
 
     def line(self, text: str = "") -> None:
         """A line of the result, for people; call it only without ``--json``."""
         self._end_progress()
-        self._stdout.write(sanitise(text) + "\n")
+        self._write(sanitise(text) + "\n")
 
     def raw(self, text: str) -> None:
         """Text that was cleaned before and may be large."""
-        self._stdout.write(text)
+        self._write(text)
 
     def flush(self) -> None:
         """Sends what was written; for streams that a person watches."""
-        self._stdout.flush()
+        self._write("", flush=True)
 
     def table(self, headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         """Columns as wide as their widest cell; the last one is not padded."""
@@ -58,34 +91,32 @@ class Output:
         widths = [max(len(row[i]) for row in [list(headers), *cells]) for i in range(len(headers))]
         for row in [list(headers), *cells]:
             padded = [cell.ljust(width) for cell, width in zip(row[:-1], widths, strict=False)]
-            self._stdout.write("  ".join([*padded, row[-1]]).rstrip() + "\n")
+            self._write("  ".join([*padded, row[-1]]).rstrip() + "\n")
 
     def progress(self, text: str) -> None:
         """What is going on: one line rewritten in place at a terminal, nothing elsewhere."""
         if self._stderr.isatty():
-            self._stderr.write("\r\x1b[K" + redact(sanitise(text, multiline=False, limit=150)))
-            self._stderr.flush()
+            self._tell("\r\x1b[K" + redact(sanitise(text, multiline=False, limit=150)))
             self._progress = True
 
     def _end_progress(self) -> None:
         if self._progress:
             self._progress = False
-            self._stderr.write("\r\x1b[K")
+            self._tell("\r\x1b[K")
 
     def note(self, text: str) -> None:
         """Progress or a remark, on standard error."""
         self._end_progress()
-        self._stderr.write(redact(sanitise(text)) + "\n")
-        self._stderr.flush()
+        self._tell(redact(sanitise(text)) + "\n")
 
     def error(self, error: ConsoleError) -> None:
         """The error's lines on standard error; with ``--json`` also as the document on standard output."""
+        self._end_progress()
         first, *rest = error.lines()
         name = "" if first.startswith("dflash-console") else "dflash-console: "
-        self._stderr.write(f"{name}{redact(sanitise(first))}\n")
+        self._tell(f"{name}{redact(sanitise(first))}\n")
         for line in rest:
-            self._stderr.write(f"  {redact(sanitise(line))}\n")
-        self._stderr.flush()
+            self._tell(f"  {redact(sanitise(line))}\n")
         if self.as_json:
             self.document(
                 {
@@ -102,15 +133,36 @@ class Output:
             )
 
 
-def tolerant_streams() -> None:
-    """A terminal that cannot show a character shows a question mark; it never ends a command."""
+def usable_streams() -> None:
+    """Standard streams that can be written to, whatever the caller has closed and whatever the locale is.
+
+    A closed descriptor is opened on nothing: else the next socket or file would get its number, and our
+    output. A character that the encoding lacks becomes a plain one; it never ends a command.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            handle = os.open(os.devnull, os.O_RDONLY if number == 0 else os.O_WRONLY)
+            if handle != number:
+                os.dup2(handle, number)
+                os.close(handle)
+            mode = "r" if number == 0 else "w"
+            setattr(sys, name, os.fdopen(number, mode, encoding="utf-8", closefd=False))
+    codecs.register_error("plain", _plain)
     for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="replace")
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="plain")
 
 
-def abandon_stdout() -> None:
+def _plain(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    text = error.object[error.start : error.end]
+    return "".join(_PLAIN.get(character, "?") for character in text), error.end
+
+
+def abandon(stream: TextIO) -> None:
     """After a broken pipe: what is still buffered goes nowhere, so that the interpreter ends in silence."""
-    devnull = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(devnull, sys.stdout.fileno())
-    os.close(devnull)
+    with contextlib.suppress(OSError, ValueError):
+        devnull = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(devnull, stream.fileno())
+        os.close(devnull)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from dflash_backend.core.errors import FailedError
 from dflash_console.cli.command import Context, Leaf
+from dflash_console.cli.live import once_a_second
 
 if TYPE_CHECKING:
     from dflash_backend.control.plane import ControlPlane
@@ -52,14 +53,11 @@ async def headless(plane: ControlPlane, seconds: float, context: Context) -> int
     from dflash_backend.core.states import ServerState
     from dflash_backend.telemetry.snapshot_json import snapshot_to_json
 
-    last = 0.0
     snapshot = plane.fleet.snapshot()
     try:
         async with asyncio.timeout(seconds):
-            async for snapshot in plane.fleet.changes():
-                if snapshot.at - last >= 0.9:
-                    last = snapshot.at
-                    context.out.event(snapshot_to_json(snapshot))
+            async for snapshot in once_a_second(plane.fleet):
+                context.out.event(snapshot_to_json(snapshot))
     except TimeoutError:
         pass
     return 0 if all(server.state is ServerState.READY for server in snapshot.servers) else 5

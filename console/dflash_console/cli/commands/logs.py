@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+from contextlib import aclosing
 
 from dflash_backend.core.errors import UsageError
 from dflash_console.cli.command import Context, Leaf
@@ -43,17 +44,16 @@ async def run(args: argparse.Namespace, context: Context) -> int:
             known = ", ".join(one.run_id for one in own[:5])
             raise UsageError(
                 f"{args.server} has no run {args.run}" if args.run else f"{args.server} never had a run",
-                where=args.server,
                 next_step=f"its runs: {known}" if own else f"dflash-console start {args.server}",
             )
         lines = runs.follow_log(chosen.run_id, follow=args.follow, since_s=args.since)
-        async for batch in lines:
-            if context.out.as_json:
+        async with aclosing(lines):
+            async for batch in lines:
                 for line in batch:
-                    context.out.event({"run": chosen.run_id, "line": line})
-            else:
-                for line in batch:
-                    context.out.line(line)
+                    if context.out.as_json:
+                        context.out.event({"run": chosen.run_id, "line": line})
+                    else:
+                        context.out.line(line)
                 context.out.flush()
     return 0
 

@@ -8,7 +8,7 @@ from typing import Any
 from dflash_backend.core.samples import ServerSnapshot, Snapshot
 from dflash_backend.core.states import ServerState
 from dflash_console.cli.command import Context, Leaf
-from dflash_console.cli.live import settled, watching
+from dflash_console.cli.live import once_a_second, settled, watching
 
 _SILENT = frozenset({ServerState.UNREACHABLE, ServerState.UNKNOWN})
 
@@ -34,11 +34,7 @@ async def run(args: argparse.Namespace, context: Context) -> int:
             else:
                 show(snapshot, context)
             return _code(snapshot)
-        last = 0.0
-        async for snapshot in plane.fleet.changes():
-            if snapshot.at - last < 0.9:
-                continue
-            last = snapshot.at
+        async for snapshot in once_a_second(plane.fleet):
             if context.out.as_json:
                 context.out.event(snapshot_to_json(snapshot))
             else:
@@ -74,8 +70,26 @@ def show(snapshot: Snapshot, context: Context) -> None:
         [_row(server, snapshot.at) for server in snapshot.servers],
     )
     for server in snapshot.servers:
-        if server.message and server.state not in (ServerState.READY, ServerState.STOPPED):
-            context.out.line(f"{server.name}: {server.message}")
+        for line in _remarks(server):
+            context.out.line(f"{server.name}: {line}")
+
+
+def _remarks(server: ServerSnapshot) -> list[str]:
+    """What the table has no room for: why a server is not serving, and what is odd about its run."""
+    from dflash_backend.runs.rows import explain_exit
+
+    quiet = server.state in (ServerState.READY, ServerState.STOPPED)
+    lines = [] if quiet or not server.message else [server.message]
+    run = server.run
+    if run is None:
+        return lines
+    if server.state is ServerState.FAILED and (reason := explain_exit(run)):
+        lines.append(reason)
+    if run.note and not any(run.note in line for line in lines):
+        lines.append(run.note)
+    if run.left:
+        lines.append(f"{run.left} processes of it are left: dflash-console stop {server.name} removes them")
+    return lines
 
 
 def _row(server: ServerSnapshot, now: float) -> list[str]:
