@@ -23,6 +23,8 @@ UNSAID = "not said"
 MAX_CONFIG_BYTES = 8_000_000
 """A config.json is some kilobytes; what is larger is none."""
 MAX_LAYERS = 512
+_OWN_NOTES = ("sliding", "layer_types", "unknown kinds")
+"""Notes of the plain reader about windows: here they are said with the release in mind."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +82,7 @@ class _Reader:
             raw.get("transformer_layer_config")
         )
         self.dflash = mapping_or_empty(raw.get("dflash_config"))
-        self.notes = list(config.notes)
+        self.notes = [note for note in config.notes if not note.startswith(_OWN_NOTES)]
 
     def read(self) -> Declared:
         window, window_reason = self._window()

@@ -82,6 +82,8 @@ class AuditInputs:
 
     subject: str
     """A server's name or the config's path."""
+    host: str = ""
+    """The host's name in the configuration, for remedies that can be run as they are."""
 
     draft_config: bytes | str | Mapping[str, object] | None = None
     """The drafter's config.json, raw or decoded."""

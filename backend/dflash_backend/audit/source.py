@@ -35,14 +35,25 @@ from dflash_backend.audit.source_files import (
     walk,
 )
 from dflash_backend.audit.transformers_view import TransformersView
-from dflash_backend.audit.values import Class, Config, Function, GaveUpError, Instance, Made, RaisedError, Symbol, Unknown
+from dflash_backend.audit.values import (
+    Class,
+    Config,
+    GaveUpError,
+    Instance,
+    Made,
+    RaisedError,
+    Symbol,
+    Unknown,
+)
 from dflash_backend.core.text import sanitise
 
 DEFAULT_CLASS = "DFlashDraftModel"
 _VERSION = re.compile(r"__version__\s*=\s*(?:version\s*=\s*)?['\"](?P<version>[^'\"\s]{1,60})['\"]")
 _PLUGIN = re.compile(r"dflash_sglang-(?P<version>[0-9A-Za-z.+]{1,40})\.dist-info")
 _INSTALLED = re.compile(r"sglang-(?P<version>[0-9A-Za-z.+]{1,40})\.dist-info")
-_ENGINE_HOOKS = frozenset({"forward", "__call__", "load_weights", "load_model", "post_load_weights", "named_parameters"})
+_ENGINE_HOOKS = frozenset(
+    {"forward", "__call__", "load_weights", "load_model", "post_load_weights", "named_parameters"}
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +119,9 @@ def read_source(tree: SourceTree, view: TransformersView, layers: int | None = N
     )
     if files.data(DFLASH) is None:
         why = files.problems.get(DFLASH)
-        return replace(facts, unknown=f"models/dflash.py: {why}" if why else "there is no models/dflash.py in it")
+        return replace(
+            facts, unknown=f"models/dflash.py: {why}" if why else "there is no models/dflash.py in it"
+        )
     if files.parsed(DFLASH) is None:
         return replace(facts, unknown=f"models/dflash.py: {files.problems.get(DFLASH, 'cannot be read')}")
     return _Evaluation(files, view, layers, facts).run()
@@ -196,7 +209,9 @@ class _Evaluation:
         if not offered:
             raise GaveUpError("the draft model's classes are not listed in EntryClass")
         shown = sanitise(wanted, multiline=False, limit=80)
-        raise RaisedError("ValueError", f"no DFLASH draft class {shown} here (it has {', '.join(offered[:8])})")
+        raise RaisedError(
+            "ValueError", f"no DFLASH draft class {shown} here (it has {', '.join(offered[:8])})"
+        )
 
     def _combine(self, outcomes: list[Outcome]) -> SourceFacts:
         good = [outcome for outcome in outcomes if outcome.raised is None]
@@ -216,7 +231,9 @@ class _Evaluation:
             return replace(facts, unknown=layers)
         late = self._late_writes()
         if late:
-            return replace(facts, unknown=f"the attention is changed after it was built, in {', '.join(late[:3])}")
+            return replace(
+                facts, unknown=f"the attention is changed after it was built, in {', '.join(late[:3])}"
+            )
         unsure = any(not one.window_known or one.causal is None for one in layers)
         return replace(
             facts,
@@ -282,7 +299,9 @@ def _agreed_runner(values: list[Any]) -> dict[str, Any]:
 def _deciding(outcomes: list[Outcome]) -> tuple[str, ...]:
     """Conditions that are answered both ways."""
     questions = dict.fromkeys(q for outcome in outcomes for q, _ in outcome.conditions)
-    return tuple(sanitise(question.split(": ", 1)[-1], multiline=False, limit=120) for question in questions)[:5]
+    return tuple(sanitise(question.split(": ", 1)[-1], multiline=False, limit=120) for question in questions)[
+        :5
+    ]
 
 
 def _reachable(model: Any) -> Iterator[Instance | Made]:

@@ -165,11 +165,11 @@ class _View:
 
     def _layer_types(self) -> None:
         values = self.values
-        count = values.get("num_hidden_layers")
+        count: Any = values.get("num_hidden_layers")
         if values.get("layer_types") is not None or not _is_int(count) or not 0 < count <= 4096:
             return
         if self.kind in _FILLS_FROM_MAX_WINDOW_LAYERS:
-            begin = values.get("max_window_layers", 28)
+            begin: Any = values.get("max_window_layers", 28)
             sliding = values.get("sliding_window") is not None
             values["layer_types"] = [SLIDING if sliding and i >= begin else FULL for i in range(count)]
             if sliding and SLIDING not in values["layer_types"]:

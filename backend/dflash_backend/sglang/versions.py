@@ -143,7 +143,7 @@ def _facts(name: str) -> Release:
         + (("ascend",) if since("0.5.13") else ())
         + (("trtllm_mha",) if since("0.5.17") else ())
         + (("intel_xpu",) if since("0.5.20") else ()),
-        explicit_causal=since("0.5.23"),
+        explicit_causal=since("0.5.18"),
         draft_pool_by_geometry=since("0.5.18"),
         ready_endpoint=since("0.5.20"),
         get_load_endpoint=old_names,

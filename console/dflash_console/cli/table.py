@@ -12,6 +12,7 @@ COMMANDS: dict[str, str] = {
     "restart": "stop a server and launch it again",
     "adopt": "make a foreign server ours",
     "logs": "the log of a server's run",
+    "audit": "which windows the drafter declares, and what its layers really attend to",
     "bench": "measure servers: run, list, show, export",
     "plugin": "the SGLang plugin on a host: install, status, uninstall",
     "record": "keep what the console sees in a file",
