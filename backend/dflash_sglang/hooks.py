@@ -88,7 +88,9 @@ def guard(state: State, _result: None, server_args: Any, *_: Any, **__: Any) -> 
             revision=getattr(server_args, "speculative_draft_model_revision", None),
         )
     except Exception as error:
-        # Not this plugin's error to report: SGLang loads the same config and will say so itself.
+        if (Path(path) / "config.json").is_file():
+            raise refuse(f"drafter config: {error}") from error
+        # A model that is still to be fetched: SGLang loads the same config later, and then it is checked.
         _logger.warning("dflash-sglang could not read the drafter's config early: %s", error)
         return
     _check_config(state, config, server_args)

@@ -217,6 +217,16 @@ async def test_another_distribution_with_the_same_plugin_is_told(venv, connect):
     assert any("my-fork" in problem for problem in problems)
 
 
+async def test_files_of_another_distribution_are_not_taken_over(venv, connect):
+    """As when the console is installed beside SGLang."""
+    (venv.site / "dflash_sglang").mkdir()
+    (venv.site / "dflash_sglang" / "__init__.py").write_text("# the console's\n")
+    before = venv.files()
+    with pytest.raises(RefusedError, match="is there already and belongs to something else"):
+        await plugin_install.install(connect(venv.folder))
+    assert venv.files() == before
+
+
 async def test_settings_that_keep_it_out_are_told(venv, connect):
     await plugin_install.install(connect(venv.folder))
     kept_out = await plugin_install.status(connect(venv.folder, SGLANG_PLUGINS="other, more"))

@@ -77,6 +77,7 @@ def install(request: dict[str, Any]) -> dict[str, Any]:
     files = _site.members(data)
     folder = before["folder"]
     _check_copies(before, folder)
+    _check_owner(before, folder, request["package"])
     current = [copy for copy in before["copies"] if os.path.samefile(copy["where"], folder)]
     if current and not current[0]["damage"] and _same(folder, files):
         return dict(before, changed=False)
@@ -177,6 +178,17 @@ def _check_copies(seen: dict[str, Any], folder: str) -> None:
     if any(copy["editable"] for copy in seen["copies"]):
         raise HostError(
             "refused", "the plugin is installed in editable mode", "uninstall that first, with pip"
+        )
+
+
+def _check_owner(seen: dict[str, Any], folder: str, package: str) -> None:
+    """The console's own distribution carries the package too: its files must not be taken from it."""
+    if not seen["copies"] and os.path.lexists(os.path.join(folder, package)):
+        raise HostError(
+            "refused",
+            f"{os.path.join(folder, package)} is there already and belongs to something else "
+            "(the console itself, if it is installed in this environment)",
+            "install the console in an environment of its own, or remove that folder",
         )
 
 
