@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -10,6 +11,7 @@ from dflash_backend.audit import engine
 from dflash_backend.audit.audit import audit
 from dflash_backend.audit.collect import Collected, Wanted, collect
 from dflash_backend.audit.inputs import AuditInputs
+from dflash_backend.audit.measure import Measurement
 from dflash_backend.audit.report import AuditFinding, AuditReport, Verdict
 from dflash_backend.core.clock import Clock, wall
 from dflash_backend.core.inventory import ServerConfig
@@ -21,6 +23,8 @@ from dflash_backend.ssh.link import HostLink
 
 Basis = Literal["running", "run", "profile"]
 """What is audited: the process that runs, the newest run (it failed), or what the profile would launch."""
+
+Collector = Callable[[HostLink, Wanted], Awaitable[Collected]]
 
 _RUNNING = frozenset(
     {ServerState.READY, ServerState.FOREIGN, ServerState.STARTING, ServerState.DRAINING, ServerState.STOPPING}
@@ -48,6 +52,7 @@ class LiveAudit:
     profile: str | None = None
     drafter: str | None = None
     python: str = ""
+    measurement: Measurement | None = None
 
 
 def basis_of(now: ServerSnapshot | None, launch: Launch | None) -> Basis:
@@ -65,6 +70,7 @@ async def audit_server(
     now: ServerSnapshot | None,
     *,
     launch: Launch | None = None,
+    collector: Collector = collect,
     clock: Clock = wall,
 ) -> LiveAudit:
     """Audits one server. ``now`` is its newest snapshot; ``launch`` what its profile would start.
@@ -76,7 +82,7 @@ async def audit_server(
     run = now.run if now is not None and basis != "profile" else None
     settings = now.settings if now is not None and basis == "running" else None
     argv: Sequence[str] = launch.argv if basis == "profile" and launch else run.argv if run else ()
-    found = await collect(link, _wanted(server, link, basis, run, settings, argv, launch))
+    found = await collector(link, _wanted(server, link, basis, run, settings, argv, launch))
     argv = argv or found.argv
     at = clock()
     if _no_drafter(settings, argv):
@@ -102,7 +108,8 @@ async def audit_server(
             server.name, argv, found.drafter, found.drafter_where, found.drafter_missing, at
         )
     else:
-        report = audit(inputs_of(server.name, found, settings, argv, at))
+        # Evaluating the sources takes some tenths of a second: not on the event loop.
+        report = await asyncio.to_thread(audit, inputs_of(server, found, settings, argv, at))
     return LiveAudit(
         report=_with_remarks(report, found, basis, launch),
         basis=basis,
@@ -138,7 +145,11 @@ def _wanted(
 
 
 def inputs_of(
-    subject: str, found: Collected, settings: EffectiveSettings | None, argv: Sequence[str], at: float
+    server: ServerConfig,
+    found: Collected,
+    settings: EffectiveSettings | None,
+    argv: Sequence[str],
+    at: float,
 ) -> AuditInputs:
     """What the audit proper is given; sources that are not those of the running server are left out."""
     source, missing = found.source, found.source_missing
@@ -160,7 +171,8 @@ def inputs_of(
     version = running or found.sglang_version
     info = _server_info(settings)
     return AuditInputs(
-        subject=subject,
+        subject=server.name,
+        host=server.host,
         draft_config=found.drafter,
         draft_config_where=found.drafter_where,
         draft_config_missing=found.drafter_missing if found.drafter is None else "",
@@ -226,9 +238,21 @@ def _with_remarks(report: AuditReport, found: Collected, basis: Basis, launch: L
         text = f"several copies of SGLang: {seen}; the first is the one that is imported"
         remarks.append(AuditFinding(severity="warning", code="several-installations", text=text))
     if found.guessed and found.source is not None and basis == "running":
-        text = f"the server's process cannot be seen; read were the sources of {found.python}, of the same version"
+        text = f"the server's process cannot be seen: read were the sources of {found.python}, same version"
         remarks.append(AuditFinding(severity="info", code="assumed-interpreter", text=text))
     if found.drafter_note:
         remarks.append(AuditFinding(severity="info", code="drafter-snapshot", text=found.drafter_note))
     missing = tuple(dict.fromkeys((*report.missing, *found.unread[:5], *found.problems[:5])))
     return replace(report, findings=(*report.findings, *remarks), missing=missing)
+
+
+def gap_warning(report: AuditReport) -> list[str]:
+    """What a plan says when what it would launch does not do what the drafter's config declares."""
+    if not report.verdict.is_gap:
+        return []
+    worst = next((f for f in report.findings if f.severity == "gap"), None)
+    remedy = next((r for r in report.remedies if r.kind != "none"), None)
+    parts = [f"drafter window: {report.verdict}", *((worst.text,) if worst is not None else ())]
+    if remedy is not None:
+        parts.append(f"remedy: {remedy.text}{f' ({remedy.command})' if remedy.command else ''}")
+    return ["; ".join(parts)]

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from dflash_backend.audit.badges import AuditKeeper
 from dflash_backend.control.action_log import ActionLog
+from dflash_backend.control.audits import WindowAudits
 from dflash_backend.control.facts import FactsCache, HostFacts
 from dflash_backend.control.host_facts import ask_host
 from dflash_backend.control.operator import LocalOperator
@@ -40,16 +42,23 @@ class ControlPlane:
         self.log = ActionLog()
         self.start_times = StartTimes()
         self._runs: dict[str, HostRuns] = {}
+        planner = Planner(
+            inventory=inventory,
+            profiles=self.profiles,
+            facts=self.facts,
+            fleet=self.fleet,
+            start_times=self.start_times,
+        )
+        self.window_audits = WindowAudits(
+            inventory=inventory, pool=self.pool, fleet=self.fleet, planner=planner
+        )
+        planner.window_audit = self.window_audits.of_launch
+        self.audits = AuditKeeper(self.window_audits.of_server, self.fleet.changes)
+        self.fleet.audit = self.audits.summary
         self.operator = LocalOperator(
             inventory=inventory,
             fleet=self.fleet,
-            planner=Planner(
-                inventory=inventory,
-                profiles=self.profiles,
-                facts=self.facts,
-                fleet=self.fleet,
-                start_times=self.start_times,
-            ),
+            planner=planner,
             runs=self.runs,
             log=self.log,
             start_times=self.start_times,
@@ -74,6 +83,7 @@ class ControlPlane:
 
     async def close(self) -> None:
         """Ends watching and closes the connections; bounded in time. Runs go on."""
+        await self.audits.close()
         await self.fleet.close()
         await self.pool.close()
 
@@ -87,6 +97,7 @@ async def control_plane(
     try:
         if watch:
             await plane.fleet.start()
+            plane.audits.start()
         yield plane
     finally:
         await plane.close()

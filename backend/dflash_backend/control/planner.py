@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Protocol
 
+from dflash_backend.audit.live import Launch, gap_warning
+from dflash_backend.audit.report import AuditReport, Verdict
 from dflash_backend.control.argv_diff import changes_between
 from dflash_backend.control.contract import Action, Plan, PlanWarning
 from dflash_backend.control.facts import FactsCache, HostFacts
 from dflash_backend.control.memory import forecast
 from dflash_backend.control.start_times import StartTimes
-from dflash_backend.core.errors import ConfigError, UsageError
+from dflash_backend.core.errors import ConfigError, ConsoleError, UsageError
 from dflash_backend.core.inventory import Inventory, ServerConfig
-from dflash_backend.core.profile import Profile, Program
+from dflash_backend.core.profile import Algorithm, Profile, Program
 from dflash_backend.core.samples import RunStatus, ServerSnapshot
 from dflash_backend.sglang.argv import REFERENCE_VERSION, compose
-from dflash_backend.sglang.command import BuiltCommand, HostAbilities, Refusal
+from dflash_backend.sglang.command import BuiltCommand, CommandWarning, HostAbilities, Refusal
 from dflash_backend.sglang.versions import parse_version
 from dflash_backend.telemetry.contract import FleetView
 
@@ -22,6 +25,9 @@ MAX_TCP_PORT = 65535
 GRPC_PORT_OFFSET = 10000
 GRPC_PORT_UNTIL = "0.5.16"
 """The first release that derives a gRPC port only when gRPC is asked for."""
+
+
+WindowAudit = Callable[[ServerConfig, Launch], Awaitable[AuditReport]]
 
 
 class ProfileSource(Protocol):
@@ -49,6 +55,8 @@ class Planner:
         self._facts = facts
         self._fleet = fleet
         self._start_times = start_times
+        self.window_audit: WindowAudit | None = None
+        """Says what the drafter's windows will be where a command is launched; None: releases alone tell."""
 
     def server(self, name: str) -> ServerConfig:
         """A configured server. Raises UsageError with the nearest name."""
@@ -85,6 +93,7 @@ class Planner:
         wanted = self._profiles.load(chosen)
         facts = await self._facts.get(config.host)
         command = self._compose(wanted, config, facts)
+        windows = await self._window_warnings(wanted, config, command)
         refusals = [_refusal(refusal) for refusal in command.refusals]
         if not facts.python_ok:
             refusals.insert(0, facts.python_note or f"{facts.python} does not run on {config.host}")
@@ -102,7 +111,7 @@ class Planner:
             command=command.shell(),
             live=False,
             warnings=(
-                *(PlanWarning(text=w.text, dangerous=w.dangerous) for w in command.warnings),
+                *windows,
                 *self._port_warnings(wanted, config, facts, command),
                 *(PlanWarning(text=text) for text in self._warnings(now, running, wanted)),
             ),
@@ -166,6 +175,41 @@ class Planner:
                 dangerous=True,
             ),
         )
+
+    async def launch(self, server: str) -> Launch | None:
+        """What the server's own profile would launch; None when the configuration names no profile.
+
+        Raises what ``plan`` raises.
+        """
+        config = self.server(server)
+        if config.profile is None:
+            return None
+        command = self._compose(
+            self._profiles.load(config.profile), config, await self._facts.get(config.host)
+        )
+        return Launch(profile=config.profile, argv=command.argv, env=command.env)
+
+    async def _window_warnings(
+        self, wanted: Profile, config: ServerConfig, command: BuiltCommand
+    ) -> list[PlanWarning]:
+        """The command's warnings; those about the drafter's window come from an audit of the host itself."""
+        others = [w for w in command.warnings if w.topic != "window"]
+        known = [w for w in command.warnings if w.topic == "window"]
+        asks = (
+            wanted.program is Program.SGLANG
+            and wanted.algorithm is not Algorithm.NONE
+            and wanted.drafter is not None
+            and wanted.window != "off"
+        )
+        if asks and self.window_audit is not None:
+            launch = Launch(profile=wanted.name, argv=command.argv, env=command.env)
+            try:
+                report = await self.window_audit(config, launch)
+            except ConsoleError:
+                report = None  # the host was asked for its facts a moment ago: what the release tells is left
+            if report is not None and report.verdict is not Verdict.UNKNOWN:
+                known = [CommandWarning(text=text) for text in gap_warning(report)]
+        return [PlanWarning(text=w.text, dangerous=w.dangerous) for w in (*known, *others)]
 
     def _plan_end(self, action: Action, config: ServerConfig, running: RunStatus | None) -> Plan:
         name = running.profile if running else config.profile

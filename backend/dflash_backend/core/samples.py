@@ -168,6 +168,22 @@ class EffectiveSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AuditSummary:
+    """What the window audit said of a server, short enough for a row and a panel."""
+
+    verdict: str
+    """``enforced``, ``clamped``, ``ignored``, ``declared-but-dropped``, ``not-declared`` or ``unknown``."""
+    gap: bool = False
+    """True when what is declared is not what is served."""
+    window: int | None = None
+    """The widest window that a layer declares, in tokens; None when none does or it is not known."""
+    text: str = ""
+    """One line: what was found, or why nothing could be."""
+    remedy: str = ""
+    at: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LinkStatus:
     """State of the SSH connection to a host."""
 
@@ -194,6 +210,8 @@ class ServerSnapshot:
     budget: int | None = None
     topk: int | None = None
     audit: str | None = None
+    """The audit's verdict in one word."""
+    audit_summary: AuditSummary | None = None
     figures: ServerFigures | None = None
     settings: EffectiveSettings | None = None
     gpus: tuple[GpuSample, ...] = ()

@@ -31,6 +31,8 @@ class CommandWarning:
 
     text: str
     dangerous: bool = False
+    topic: str = ""
+    """``window``: known of the release alone; an audit of the host itself says it better."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,8 +94,8 @@ class Draft:
     def note(self, text: str) -> None:
         self.notes.append(text)
 
-    def warn(self, text: str, *, dangerous: bool = False) -> None:
-        self.warnings.append(CommandWarning(text=text, dangerous=dangerous))
+    def warn(self, text: str, *, dangerous: bool = False, topic: str = "") -> None:
+        self.warnings.append(CommandWarning(text=text, dangerous=dangerous, topic=topic))
 
     def refuse(self, text: str, next_step: str = "", *, about: tuple[str, ...] = ()) -> None:
         """The release or the host cannot do it."""

@@ -133,7 +133,8 @@ def _add_window(draft: Draft, profile: Profile, facts: Release, known: HostAbili
                 f"SGLang {facts.name} does not read the drafter's layer_types and sliding_window: a drafter "
                 "that declares windows runs with full attention, and its accept length collapses beyond "
                 "the window (reference pair at context 1024: 1.05 instead of 3.00). The plugin and releases "
-                "from 0.5.14 on honour windows; the window flag does not repair it"
+                "from 0.5.14 on honour windows; the window flag does not repair it",
+                topic="window",
             )
         return
     if profile.window == "off":
@@ -173,7 +174,8 @@ def _add_window(draft: Draft, profile: Profile, facts: Release, known: HostAbili
         draft.warn(
             f"in SGLang {facts.name} the flag puts one window on every draft layer, the full ones too, and "
             "leaves the sliding ones bidirectional: an approximation that may not repair acceptance "
-            "(reference pair at context 1024: 1.08 instead of 3.00)"
+            "(reference pair at context 1024: 1.08 instead of 3.00)",
+            topic="window",
         )
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from dflash_backend.core.inventory import ServerConfig
 from dflash_backend.core.profile import Algorithm, Profile
 from dflash_backend.core.samples import (
+    AuditSummary,
     EffectiveSettings,
     GpuSample,
     HostSample,
@@ -113,7 +114,7 @@ class Known:
     settings: EffectiveSettings | None = None
     profile: Profile | None = None
     """The profile that the configuration names for this server."""
-    audit: str | None = None
+    audit: AuditSummary | None = None
     last_seen: float | None = None
 
 
@@ -154,7 +155,8 @@ def compose(known: Known) -> ServerSnapshot:
         window=tuned.window,
         budget=tuned.budget,
         topk=tuned.topk,
-        audit=known.audit,
+        audit=known.audit.verdict if known.audit is not None else None,
+        audit_summary=known.audit,
         figures=figures,
         settings=settings,
         gpus=gpus,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from dflash_backend.core.clock import Clock, wall
 from dflash_backend.core.inventory import Inventory, ServerConfig
 from dflash_backend.core.profile import Profile
-from dflash_backend.core.samples import HostSample, RunStatus, ServerSnapshot, Snapshot
+from dflash_backend.core.samples import AuditSummary, HostSample, RunStatus, ServerSnapshot, Snapshot
 from dflash_backend.core.states import LinkState, ServerState
 from dflash_backend.sglang.failure import explain_failure
 from dflash_backend.ssh.link import HostPool
@@ -61,7 +61,8 @@ class Fleet:
     """The live ``FleetView``. Connects through ``pool``, which it does not close.
 
     ``profiles_lookup`` gives the profile of a name or None; it is asked once per server and must not block.
-    ``audit`` may be set to a function from a server's name to its verdict.
+    ``audit`` may be set to a function from a server's name to what the window audit said of it; it must not
+    block.
     """
 
     def __init__(
@@ -79,7 +80,7 @@ class Fleet:
         self._newest: Newest[Snapshot] = Newest()
         self._dirty = asyncio.Event()
         self._chronicle = Chronicle()
-        self.audit: Callable[[str], str | None] = lambda server: None
+        self.audit: Callable[[str], AuditSummary | None] = lambda server: None
         self._disabled = {name for name, host in inventory.hosts.items() if not host.enabled}
         self._hosts: dict[str, HostWatch] = {}
         for name in inventory.hosts:

@@ -1,4 +1,4 @@
-"""``audit``: which window the drafter declares, what each layer really attends to, and what to do about it."""
+"""``audit``: which window the drafter declares, what each layer really attends to, what to do about it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,16 @@ _OFFLINE = ("sglang_version", "draft_window", "log", "source", "target_config", 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Arguments of ``audit``."""
-    parser.add_argument("server", nargs="?", metavar="SERVER", help="a server of the configuration")
+    parser.add_argument(
+        "server", nargs="?", metavar="SERVER", help="a server of the configuration (default: all)"
+    )
+    live = parser.add_argument_group("on servers")
+    live.add_argument(
+        "--measure", action="store_true", help="also measure accept length against context length (minutes)"
+    )
+    live.add_argument(
+        "--force", action="store_true", help="measure also while requests of others are running"
+    )
     offline = parser.add_argument_group("offline, on files")
     offline.add_argument(
         "--draft-config", type=path_argument, metavar="FILE", help="the drafter's config.json or its folder"
@@ -42,23 +51,26 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 async def run(args: argparse.Namespace, context: Context) -> int:
     """Prints the report; 0 when enforced or not declared, 1 for a gap or when it could not be established."""
+    from dflash_console.cli.commands.audit_servers import servers
+
     if args.server is not None:
         if args.draft_config is not None or any(getattr(args, name) is not None for name in _OFFLINE):
             raise UsageError("name a server or files, not both", next_step="dflash-console audit --help")
-        return await _server(args, context)
+        return await servers([args.server], args, context)
+    if args.draft_config is None and not any(getattr(args, name) is not None for name in _OFFLINE):
+        return await servers([], args, context)
     if args.draft_config is None:
         raise UsageError(
-            "nothing to audit is named",
-            next_step="dflash-console audit SERVER, or audit --draft-config FILE --sglang-version V",
+            "the drafter's config.json is not named",
+            next_step="dflash-console audit --draft-config FILE --sglang-version V, or audit SERVER",
+        )
+    if args.measure:
+        raise UsageError(
+            "--measure needs a running server", next_step="dflash-console audit SERVER --measure"
         )
     report = _files(args)
     show(report, context)
     return report.exit_code
-
-
-async def _server(args: argparse.Namespace, context: Context) -> int:
-    """The audit of a configured server."""
-    raise UsageError("auditing a server needs its files over SSH", next_step="audit --draft-config FILE …")
 
 
 def _files(args: argparse.Namespace) -> AuditReport:

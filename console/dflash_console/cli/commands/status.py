@@ -10,6 +10,8 @@ from dflash_backend.core.states import ServerState
 from dflash_console.cli.command import Context, Leaf
 from dflash_console.cli.live import once_a_second, settled, watching
 
+AUDIT_S = 8.0
+"""How long the window audits of the servers are waited for."""
 _SILENT = frozenset({ServerState.UNREACHABLE, ServerState.UNKNOWN})
 
 
@@ -29,6 +31,8 @@ async def run(args: argparse.Namespace, context: Context) -> int:
     async with watching(context, args.servers, settle=False) as plane:
         snapshot = await settled(plane)
         if not args.watch:
+            await plane.audits.settle(snapshot, AUDIT_S)
+            snapshot = plane.fleet.snapshot()
             if context.out.as_json:
                 context.out.document(snapshot_to_json(snapshot))
             else:
@@ -100,7 +104,7 @@ def _row(server: ServerSnapshot, now: float) -> list[str]:
         f"{server.state} ({server.stage.text()})" if server.stage else str(server.state),
         server.profile or "–",
         str(server.algorithm or "–"),
-        "–" if server.window is None else str(server.window),
+        _window(server),
         f"{_text(server.budget)}/{_text(server.topk)}" if server.budget is not None else "–",
         _text(figures and figures.decode_tok_s, ".1f"),
         _text(figures and figures.accept_length, ".2f"),
@@ -108,6 +112,15 @@ def _row(server: ServerSnapshot, now: float) -> list[str]:
         _memory(server),
         "–" if server.at is None else f"{max(0.0, now - server.at):.0f}s",
     ]
+
+
+def _window(server: ServerSnapshot) -> str:
+    """The declared window where the audit knows it, and the audit's word: ``256 ✓``, ``256 ✖gap``."""
+    audit = server.audit_summary
+    declared = audit.window if audit is not None else None
+    shown = declared if server.window in (None, "config") and declared is not None else server.window
+    mark = {"enforced": "✓", "not-declared": "", "unknown": "?"}.get(audit.verdict, "✖gap") if audit else ""
+    return f"{'–' if shown is None else shown} {mark}".rstrip()
 
 
 def _text(value: Any, form: str = "") -> str:

@@ -1,0 +1,90 @@
+"""The audit of servers that run: the real command line, a real sshd, the reference engine in every mode."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+import pytest
+from e2e.console_driver import Console
+
+from rigs.sshd import Sshd, free_port
+
+pytestmark = pytest.mark.sshd
+
+CONFIG = """
+[hosts.rig]
+address = "rig"
+python = "{python}"
+
+[servers.one]
+host = "rig"
+port = {port}
+profile = "ref-chain"
+
+[servers.bare]
+host = "rig"
+port = {other}
+"""
+EXPECTED = {
+    "ref-chain": ("enforced", 0, [(256, 256, True, True)] * 2 + [(None, None, False, False)]),
+    "ref-window-ignored": ("ignored", 1, [(256, None, True, False)] * 2 + [(None, None, False, False)]),
+    "ref-window-clamped": ("clamped", 1, [(256, 256, True, False)] * 2 + [(None, 256, False, False)]),
+    "ref-ar": ("not-declared", 0, []),
+}
+
+
+@pytest.fixture
+def console(sshd: Sshd) -> Iterator[Console]:
+    config = CONFIG.format(python=sys.executable, port=free_port(), other=free_port())
+    made = Console(sshd, config, {})
+    yield made
+    made.run("stop", "one", "--yes")
+
+
+def rows(document: dict[str, object]) -> list[tuple[object, ...]]:
+    layers = document["layers"]
+    assert isinstance(layers, list)
+    return [(row["declared"], row["attended"], row["causal_declared"], row["causal"]) for row in layers]
+
+
+@pytest.mark.parametrize("profile", EXPECTED)
+def test_a_running_engine_in_every_mode(console: Console, profile: str) -> None:
+    verdict, code, layers = EXPECTED[profile]
+    assert console.run("start", "one", "--profile", profile).code == 0
+    done = console.run("audit", "one", "--json")
+    assert done.code == code, done.err
+    assert done.document["verdict"] == verdict
+    assert done.document["basis"] == "running"
+    assert done.document["profile"] == profile
+    assert rows(done.document) == layers
+    if layers:
+        strengths = {proof["strength"] for row in done.document["layers"] for proof in row["evidence"]}
+        assert strengths == {"config", "plugin"}
+    text = console.run("audit", "one")
+    assert text.code == code
+    assert text.out.startswith(f"one on SGLang {done.document['sglang_version']}: {verdict}") or not layers
+    assert console.server("one")["audit"] == verdict, "status carries it as well"
+
+
+def test_a_stopped_server_is_audited_as_it_would_be_launched(console: Console) -> None:
+    done = console.run("audit", "one", "--json")
+    assert done.code == 0, done.err
+    assert (done.document["verdict"], done.document["basis"]) == ("enforced", "profile")
+    assert any("ref-chain would launch" in finding["text"] for finding in done.document["findings"])
+
+
+def test_all_servers_and_the_exit_codes(console: Console, sshd: Sshd) -> None:
+    done = console.run("audit", "--json")
+    by_name = {one["subject"]: one["verdict"] for one in done.document["servers"]}
+    assert by_name == {"one": "enforced", "bare": "unknown"}
+    assert done.code == 1
+    assert console.run("audit", "oen").code == 2
+    assert console.run("audit", "--measure").code == 2
+    assert console.run("audit", "one", "--draft-config", "/x").code == 2
+    measure = console.run("audit", "one", "--measure")
+    assert measure.code == 4
+    assert "a benchmark needs a ready server" in measure.err
+    sshd.stop()
+    assert console.run("audit", "one").code == 3
+    assert console.run("audit").code == 3
