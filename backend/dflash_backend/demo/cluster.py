@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import socket
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from dflash_backend.core.errors import UsageError
@@ -74,12 +76,12 @@ class DemoCluster:
             pinned=PROFILES,
         )
 
-    async def close(self) -> None:
-        """Stops the SSH server and removes the folder. The servers must have been stopped before."""
+    async def close(self, *, remove: bool = True) -> None:
+        """Stops the SSH server and removes the folder; not while servers are left, which are found by it."""
         if self._ssh is not None:
             await self._ssh.close()
-        with suppress(OSError):
-            shutil.rmtree(self.root)
+        if remove:
+            shutil.rmtree(self.root, ignore_errors=True)
 
 
 def free_ports(count: int) -> list[int]:
@@ -94,8 +96,20 @@ def free_ports(count: int) -> list[int]:
             one.close()
 
 
+@contextmanager
+def cleaning() -> Iterator[bool]:
+    """True when nobody else cleans up after dead demos at the same time."""
+    with (ensure_dir(state_dir() / "demo") / "lock").open("w") as stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            yield False
+        else:
+            yield True
+
+
 def stale_roots() -> list[Path]:
-    """Folders of demos whose console has died without cleaning up."""
+    """Folders of demos whose console has died without cleaning up. Call it before there is one of ours."""
     base = state_dir() / "demo"
     if not base.is_dir():
         return []
@@ -103,6 +117,9 @@ def stale_roots() -> list[Path]:
 
 
 def _alive(pid: int) -> bool:
+    if pid == os.getpid():
+        # In a container the process numbers begin anew: this was the number of a demo before us.
+        return False
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import aclosing, asynccontextmanager, suppress
 
 from dflash_backend.control.contract import Action
 from dflash_backend.control.plane import ControlPlane, control_plane
 from dflash_backend.core.errors import ConsoleError
 from dflash_backend.core.states import ServerState
-from dflash_backend.demo.cluster import DemoCluster, stale_roots
+from dflash_backend.demo.cluster import DemoCluster, cleaning, stale_roots
 from dflash_backend.demo.load import keep_busy
 from dflash_backend.ssh.connect import Settings
 from dflash_backend.ssh.hostkeys import KnownHosts
@@ -19,23 +18,33 @@ from dflash_backend.ssh.hostkeys import KnownHosts
 STOP_S = 15.0
 
 
+def _nothing(gone: bool) -> None:
+    """Nobody wants to know."""
+
+
 @asynccontextmanager
 async def demo_session(
-    servers: int, *, load: bool = True, read_only: bool = False
+    servers: int,
+    *,
+    load: bool = True,
+    read_only: bool = False,
+    ended: Callable[[bool], None] = _nothing,
 ) -> AsyncIterator[ControlPlane]:
     """The control plane over a fresh demo cluster, at once; the servers start behind it.
 
-    At the end, however it comes, the servers are stopped and the folder is removed. What an earlier demo
-    that was killed has left is cleaned up first.
+    At the end, however it comes, the servers are stopped and the folder is removed; ``ended`` is told whether
+    that is proven. What an earlier demo that was killed has left is cleaned up first.
     """
     await clean_up_stale()
     cluster = DemoCluster(servers)
-    inventory = await cluster.open()
-    settings = Settings(known_hosts=KnownHosts(cluster.known_hosts), config_files=())
     tasks: set[asyncio.Task[None]] = set()
+    gone = True
     try:
+        inventory = await cluster.open()
+        settings = Settings(known_hosts=KnownHosts(cluster.known_hosts), config_files=())
         async with control_plane(inventory, ssh=settings, read_only=read_only) as plane:
             try:
+                gone = False
                 for number, name in enumerate(inventory.servers):
                     tasks.add(asyncio.create_task(_bring_up(plane, name)))
                     if load:
@@ -45,9 +54,10 @@ async def demo_session(
                 for task in tasks:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
-                await asyncio.shield(stop_all(plane, inventory.hosts))
+                gone = await asyncio.shield(stop_all(plane, inventory.hosts))
     finally:
-        await cluster.close()
+        await cluster.close(remove=gone)
+        ended(gone)
 
 
 async def _bring_up(plane: ControlPlane, server: str) -> None:
@@ -69,27 +79,37 @@ async def _load(plane: ControlPlane, server: str, seed: int) -> None:
     await keep_busy(f"http://127.0.0.1:{port}", seed=seed)
 
 
-async def stop_all(plane: ControlPlane, hosts: Iterable[str]) -> None:
-    """Stops every run on the demo's hosts, at once and within ``STOP_S``."""
+async def stop_all(plane: ControlPlane, hosts: Iterable[str]) -> bool:
+    """Stops every run on the demo's hosts, at once and within ``STOP_S``; True when none is left, proven."""
+    gone = True
     for host in hosts:
         runs = plane.runs(host)
+        left = True
         with suppress(ConsoleError, TimeoutError):
             async with asyncio.timeout(STOP_S):
-                alive = [run for run in await runs.list_runs() if run.alive]
+                alive = [run for run in await runs.list_runs() if run.alive or run.left]
                 await asyncio.gather(
                     *(runs.stop(run.run_id, grace_s=3.0) for run in alive), return_exceptions=True
                 )
+                left = any(run.alive or run.left for run in await runs.list_runs())
+        gone = gone and not left
+    return gone
 
 
 async def clean_up_stale() -> None:
-    """Stops the servers of demos whose console was killed, and removes their folders."""
-    for root in stale_roots():
-        cluster = DemoCluster(1, root)
-        try:
-            inventory = await cluster.open()
-            settings = Settings(known_hosts=KnownHosts(cluster.known_hosts), config_files=())
-            async with control_plane(inventory, ssh=settings, watch=False) as plane:
-                await stop_all(plane, inventory.hosts)
-        finally:
-            await cluster.close()
-        shutil.rmtree(root, ignore_errors=True)
+    """Stops the servers of demos whose console was killed, and removes their folders.
+
+    A folder goes only when its servers are gone: it is the way to find them again. Two demos that begin at
+    once do not clean up together.
+    """
+    with cleaning() as alone:
+        for root in stale_roots() if alone else ():
+            cluster = DemoCluster(1, root)
+            gone = False
+            try:
+                inventory = await cluster.open()
+                settings = Settings(known_hosts=KnownHosts(cluster.known_hosts), config_files=())
+                async with control_plane(inventory, ssh=settings, watch=False) as plane:
+                    gone = await stop_all(plane, inventory.hosts)
+            finally:
+                await cluster.close(remove=gone)

@@ -54,6 +54,11 @@ class Context:
         return ProfileStore.of(self.inventory)
 
     @property
+    def read_only_asked(self) -> bool:
+        """True with ``--read-only``; the configuration is not looked at."""
+        return self._read_only
+
+    @property
     def read_only(self) -> bool:
         """True when ``--read-only`` or the configuration forbids changes."""
         return self._read_only or self.inventory.read_only

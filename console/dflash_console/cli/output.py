@@ -118,7 +118,8 @@ class Output:
         for line in rest:
             self._tell(f"  {redact(sanitise(line))}\n")
         if self.as_json:
-            self.document(
+            # One line: it may come after lines of a stream, and is read as a whole document just as well.
+            self.event(
                 {
                     "error": {
                         "kind": error.kind,

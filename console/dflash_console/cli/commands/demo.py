@@ -5,8 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import importlib.util
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from dflash_backend.core.errors import FailedError
@@ -19,12 +17,23 @@ if TYPE_CHECKING:
 NEEDED = ("numpy", "safetensors", "tokenizers")
 
 
+CLEAN = "the demo's servers were stopped and its folder removed"
+UNCLEAN = "not everything of the demo could be stopped; the next demo removes what is left"
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 < value < 1e9:
+        raise argparse.ArgumentTypeError(f"{text} is no number of seconds")
+    return value
+
+
 def configure(parser: argparse.ArgumentParser) -> None:
     """Arguments of ``demo``."""
     parser.add_argument("--servers", type=int, default=3, metavar="N", help="1 to 8 (default: 3)")
     parser.add_argument("--headless", action="store_true", help="no screens: JSON snapshots, one a line")
     parser.add_argument(
-        "--for", dest="seconds", type=float, default=20.0, metavar="S", help="headless: so long"
+        "--for", dest="seconds", type=_seconds, default=20.0, metavar="S", help="headless: so long"
     )
     parser.add_argument("--no-load", action="store_true", help="send no requests")
 
@@ -38,8 +47,19 @@ async def run(args: argparse.Namespace, context: Context) -> int:
             unchanged="nothing was started",
             next_step="pip install 'dflash-sglang-console[engine]'",
         )
-    context.left = "the demo's servers were stopped and its folder removed"
-    async with cluster(args.servers, load=not args.no_load, read_only=context.read_only) as plane:
+    context.began(UNCLEAN)
+
+    def ended(gone: bool) -> None:
+        context.left = CLEAN if gone else UNCLEAN
+        if not gone:
+            context.out.note(UNCLEAN)
+
+    from dflash_backend.demo.session import demo_session
+
+    # The option alone counts: a demo has nothing to do with the user's configuration, which may be broken.
+    async with demo_session(
+        args.servers, load=not args.no_load, read_only=context.read_only_asked, ended=ended
+    ) as plane:
         if args.headless:
             return await headless(plane, args.seconds, context)
         from dflash_console.tui.app import DflashApp
@@ -60,16 +80,11 @@ async def headless(plane: ControlPlane, seconds: float, context: Context) -> int
                 context.out.event(snapshot_to_json(snapshot))
     except TimeoutError:
         pass
-    return 0 if all(server.state is ServerState.READY for server in snapshot.servers) else 5
-
-
-@asynccontextmanager
-async def cluster(servers: int, *, load: bool, read_only: bool = False) -> AsyncIterator[ControlPlane]:
-    """The demo's control plane; servers are launched behind it and stopped at the end."""
-    from dflash_backend.demo.session import demo_session
-
-    async with demo_session(servers, load=load, read_only=read_only) as plane:
-        yield plane
+    late = [server for server in snapshot.servers if server.state is not ServerState.READY]
+    for server in late:
+        said = f": {server.message}" if server.message else ""
+        context.out.note(f"{server.name} is {server.state} after {seconds:g} s{said}")
+    return 5 if late else 0
 
 
 COMMAND = Leaf(help="an embedded cluster on this machine, then the screens", run=run, configure=configure)
