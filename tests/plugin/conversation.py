@@ -85,11 +85,12 @@ class Answers:
 def hold(server: Server, probe: Path, *, whole: bool) -> Answers:
     """The conversation, ``whole`` or short. ``probe``: where the test bed writes its attention probes."""
     alone = [server.generate(prompt, NEW) for prompt in measured()]
-    together = server.generate(mixed(), NEW)
     again, longer, retracted, beside, aborted = [], [], [], [], None
+    if whole:  # the last long prompt is still cached
+        again = [server.generate(measured()[2], NEW)]
+        longer = [server.generate(measured()[2] + alone[2]["output_ids"] + [700, 800, 900], NEW)]
+    together = server.generate(mixed(), NEW)
     if whole:
-        again = [server.generate(prompt, NEW) for prompt in measured()[:2]]
-        longer = [server.generate(measured()[0] + alone[0]["output_ids"] + [700, 800, 900], NEW)]
         retracted = server.generate([prompt[:20] for prompt in prompts(1024)[:8]], 340)
         aborted, beside = _abort_one(server)
     log = server.log_text()

@@ -181,3 +181,14 @@ def test_every_hook_is_applied(plugin_folder, release, patches, hooks):
     rig = SglangRig(release).require()
     said = rig.run(HOOKED, environment={"PYTHONPATH": str(plugin_folder)})
     assert json.loads(said.splitlines()[-1]) == [None, patches, [], hooks]
+
+
+@pytest.mark.slow
+def test_on_the_newest_release_a_server_without_a_drafter_says_that_the_plugin_is_idle(
+    plugin_folder, tmp_path
+):
+    with SglangRig("0.5.23").serve(
+        tmp_path / "server.log", target=TARGET, environment={"PYTHONPATH": str(plugin_folder)}
+    ) as server:
+        told = server.get("/server_info")["internal_states"][0]["dflash_sglang"]
+    assert (told["mode"], told["sglang"], told["layers"]) == ("idle", "0.5.23", [])
