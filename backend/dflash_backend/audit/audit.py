@@ -9,19 +9,21 @@ from typing import Any
 from dflash_backend.audit import costs
 from dflash_backend.audit.arguments import PLUGIN_KEY, Arguments, read_arguments
 from dflash_backend.audit.declared import UNSAID, Declared, read_declared
-from dflash_backend.audit.findings import FindingInputs, collect_findings
+from dflash_backend.audit.findings import FindingInputs
 from dflash_backend.audit.inputs import AuditInputs
 from dflash_backend.audit.knowledge import Built, VersionFacts, built_layers, find_version
 from dflash_backend.audit.remedies import remedies_for
 from dflash_backend.audit.report import AuditReport, Evidence, Strength, Verdict
 from dflash_backend.audit.rows import Clamp, Faults, find_faults, judge, make_rows
 from dflash_backend.audit.source import SourceFacts, read_source
+from dflash_backend.audit.source_findings import collect_findings
 from dflash_backend.audit.startup_log import LogFacts, Reported, read_log, read_report
 from dflash_backend.audit.transformers_view import TransformersView, transformers_view
 from dflash_backend.audit.tree_mask import tree_findings
 from dflash_backend.core.errors import ConsoleError
 from dflash_backend.core.text import sanitise
 from dflash_backend.sglang.decode import as_mapping, decode_json
+from dflash_backend.sglang.server_info import WINDOW_KEYS
 
 __all__ = ["AuditInputs", "audit"]
 
@@ -36,9 +38,13 @@ class _Audit:
         self.inputs = inputs
         self.declared = self._declared()
         self.view: TransformersView = transformers_view(self.declared.raw)
-        self.source = self._source()
-        self.arguments: Arguments = read_arguments(inputs, self.source.flag.field if self.source else None)
         self.log: LogFacts = read_log(inputs.log, inputs.log_where) if inputs.log is not None else LogFacts()
+        self.arguments: Arguments = read_arguments(inputs)
+        runner = self.log.runner
+        self.draft_backend = self.arguments.draft_backend or (runner.attention_backend if runner else None)
+        self.source = self._source()
+        if self.source is not None and self.source.flag.field not in (None, *WINDOW_KEYS):
+            self.arguments = read_arguments(inputs, self.source.flag.field)
         self.version: VersionFacts = find_version(self._version_text())
         self.reported = self._reported()
         self.target = self._target()
@@ -56,7 +62,7 @@ class _Audit:
         if self.inputs.source is None:
             return None
         count = len(self.declared.layers) or None
-        return read_source(self.inputs.source, self.view, count)
+        return read_source(self.inputs.source, self.view, count, self.draft_backend)
 
     def _version_text(self) -> str | None:
         told = self.inputs.sglang_version
@@ -104,15 +110,18 @@ class _Audit:
         clamp = (
             Clamp(window=flag, evidence=flag_evidence) if flag is not None and consumed is not False else None
         )
-        backend = self.arguments.draft_backend or (
-            self.log.runner.attention_backend if self.log.runner else None
-        )
         unreadable = bool(self.declared.problem) or self._speculators
         built = (
             Built()
             if unreadable
             else built_layers(
-                self.declared, self.view, self.version, self.source, self.reported, self.inputs, backend
+                self.declared,
+                self.view,
+                self.version,
+                self.source,
+                self.reported,
+                self.inputs,
+                self.draft_backend,
             )
         )
         honours = self._honours(built)
@@ -142,7 +151,7 @@ class _Audit:
                 flag_asked=flag,
                 flag_known=flag_known,
                 honours=honours,
-                draft_backend=backend,
+                draft_backend=self.draft_backend,
                 speculators=self._speculators,
             )
         )

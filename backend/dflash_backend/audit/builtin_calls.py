@@ -120,7 +120,7 @@ def _super_attribute(owner: Super, name: str) -> Any:
 
 
 _METHODS: dict[type, tuple[str, ...]] = {
-    str: ("lower", "upper", "strip", "startswith", "endswith", "split", "casefold", "removeprefix", "removesuffix"),
+    str: ("lower", "upper", "strip", "startswith", "endswith", "split", "removeprefix", "removesuffix"),
     list: ("append", "extend", "index", "count", "insert", "pop", "copy"),
     tuple: ("index", "count"),
     dict: ("get", "keys", "values", "items", "setdefault", "pop", "update", "copy"),

@@ -20,15 +20,22 @@ def acceptance(faults: Faults) -> str:
         return f"accept length collapses at every context: 1.05 instead of 3.00 tokens per step ({PAIR})"
     if faults.ignored:
         return (
-            "accept length is intact up to the window and collapses beyond it: 2.58 at context 256, 1.05 at 1024, "
+            "accept length is intact up to the window and collapses beyond it: 2.58 at context 256, "
+            "1.05 at 1024, "
             f"instead of 2.61 and 3.00 ({PAIR})"
         )
     if faults.causality and faults.clamped:
         return f"one window on all layers and causality lost: 1.08 instead of 3.00 tokens per step ({PAIR})"
     if faults.causality:
-        return f"without causality inside the block accept length collapses everywhere: 1.09 instead of 3.00 ({PAIR})"
+        return (
+            "without causality inside the block accept length collapses everywhere: 1.09 instead "
+            f"of 3.00 ({PAIR})"
+        )
     if faults.differs or faults.clamped:
-        return "layers see another context than the one that they were trained with; how much is lost was not measured"
+        return (
+            "layers see another context than the one that they were trained with; how much is lost "
+            "was not measured"
+        )
     return ""
 
 
@@ -39,7 +46,10 @@ def reads(rows: Sequence[LayerRow]) -> str:
         return ""
     window = max(windows)
     times = max(1, EXAMPLE_CONTEXT // window)
-    return f"attention reads: each such layer reads the whole context, {times} times its window at {EXAMPLE_CONTEXT} tokens"
+    return (
+        f"attention reads: each such layer reads the whole context, {times} times its window at "
+        f"{EXAMPLE_CONTEXT} tokens"
+    )
 
 
 def memory(
@@ -63,9 +73,11 @@ def memory(
             AuditFinding(
                 severity="warning",
                 code="draft-pool-size",
-                text=f"SGLang {known.name} sizes the draft KV pool by the ratio of layer counts, which is wrong for an MLA "
+                text=f"SGLang {known.name} sizes the draft KV pool by the ratio of layer counts, which "
+                "is wrong for an MLA "
                 f"target with a drafter of another kind{_sizes(target, draft)}",
-                remedy="leave room with --mem-fraction-static, or use 0.5.18 or newer, which counts the real shape",
+                remedy="leave room with --mem-fraction-static, or use 0.5.18 or newer, which counts "
+                "the real shape",
             )
         )
     return found
@@ -91,4 +103,7 @@ def _sizes(target: Mapping[str, Any], draft: Mapping[str, Any]) -> str:
         return ""
     guess = (rank + rope) * 2 * own / 1024
     true = own * 2 * heads * dim * 2 / 1024
-    return f": it assumes {guess:.2f} KiB per token and rank, true are {true:.0f} KiB over all tensor-parallel ranks (bf16)"
+    return (
+        f": it assumes {guess:.2f} KiB per token and rank, true are {true:.0f} KiB over all "
+        "tensor-parallel ranks (bf16)"
+    )

@@ -1,8 +1,8 @@
 """What a drafter's config.json declares, per layer: window and causality, with the reason.
 
-The meaning of the fields, not what a given SGLang makes of them: that is ``transformers_view`` and ``source``.
-A window counts positions and includes the query's own. In DFlash a sliding layer is causal inside the block and a
-full layer is not, unless the config says ``is_causal``.
+The meaning of the fields, not what a given SGLang makes of them: that is ``transformers_view`` and
+``source``. A window counts positions and includes the query's own. In DFlash a sliding layer is causal inside
+the block and a full layer is not, unless the config says ``is_causal``.
 """
 
 from __future__ import annotations

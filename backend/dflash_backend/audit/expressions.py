@@ -294,7 +294,7 @@ class Expressions:
         for item in list(items):
             self.oracle.tick()
             self.assign(generators[0].target, item, scope)
-            if all([self.truth(test, scope) for test in generators[0].ifs]):
+            if all(self.truth(test, scope) for test in generators[0].ifs):
                 yield from self._rounds(generators[1:], scope)
 
     def text(self, node: ast.expr | None, scope: Scope) -> str:

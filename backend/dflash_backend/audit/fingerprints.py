@@ -32,6 +32,9 @@ FINGERPRINTED: tuple[str, ...] = (
 )
 """Files that decide what a draft layer attends to, and what the window flag does."""
 
+CORE: tuple[str, ...] = (FINGERPRINTED[0], FINGERPRINTED[1], FINGERPRINTED[6], FINGERPRINTED[11])
+"""Without these no tree is said to be a stock release."""
+
 LENGTH = 32
 """Hexadecimal digits kept of a SHA-256."""
 
@@ -76,7 +79,7 @@ def known() -> Mapping[str, Mapping[str, str]]:
 def identify(files: Mapping[str, bytes], release: str | None) -> Identity:
     """Compares what was read with every release; ``release`` is what the tree says of itself."""
     found = {path: fingerprint(data) for path, data in files.items() if path in FINGERPRINTED}
-    if not found:
+    if any(path not in found for path in CORE):
         return Identity(kind="unknown")
     differing = {name: _differences(found, stock) for name, stock in known().items()}
     equal = [name for name, changed in differing.items() if not changed]

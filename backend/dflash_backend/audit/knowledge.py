@@ -1,8 +1,9 @@
-"""The best knowledge of what each layer was built with: live report, else source, else the release in general."""
+"""The best knowledge of what each layer was built with: live report, else source, else the release in
+general.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dflash_backend.audit.declared import Declared
@@ -55,7 +56,10 @@ def find_version(text: str | None) -> VersionFacts:
     elif asked.unreleased:
         before = [r for r in releases() if parse_version(r).order < asked.order]
         if known.honours_layer_windows and before and not release(before[-1]).honours_layer_windows:
-            unsure = f"SGLang {asked.text} is a development build: whether it honours windows is not told by its number"
+            unsure = (
+                f"SGLang {asked.text} is a development build: whether it honours windows is not "
+                "told by its number"
+            )
     return VersionFacts(text=asked.text, known=known, unsure=unsure)
 
 
@@ -82,20 +86,17 @@ def built_layers(
         )
     if source is not None and source.known:
         return _from_source(source, view, draft_backend)
-    missing: list[str] = []
-    if source is not None:
-        missing.append(f"the source: {source.unknown}")
-        if source.identity.kind != "stock":
-            return Built(missing=tuple(missing))
+    if source is not None and source.identity.kind != "stock":
+        return Built(missing=(f"the source: {source.unknown}",))
     if inputs.source_missing:
-        missing.append(f"the source: {inputs.source_missing}")
+        # The tree may have been changed by hand: what its release does in general is no fact about it.
+        return Built(missing=(f"the source: {inputs.source_missing}",))
     if version.known is None:
-        return Built(missing=(*missing, version.problem))
+        return Built(missing=(version.problem,))
     if version.unsure:
-        return Built(missing=(*missing, f"the source of this build: {version.unsure}"))
-    return _from_release(
-        stock_layers(version.known, view, len(declared.layers) or None), version.known, inputs, missing
-    )
+        return Built(missing=(f"the source of this build: {version.unsure}",))
+    stock = stock_layers(version.known, view, len(declared.layers) or None)
+    return _from_release(stock, version.known)
 
 
 def _from_report(reported: Reported) -> Built:
@@ -129,7 +130,7 @@ def _from_source(source: SourceFacts, view: TransformersView, draft_backend: str
         )
     where = f"{source.where}: models/dflash.py"
     untold = _runner_not_told(source, draft_backend)
-    blind = draft_backend is not None and source.backends.get(draft_backend) is False
+    blind = draft_backend is not None and source.backend_reads is False
     layers = []
     for one in source.layers:
         text = f"{source.identity.text}: {source.model_class} builds layer {one.index} with {_fact(one)}"
@@ -179,7 +180,7 @@ def _runner_not_told(source: SourceFacts, draft_backend: str | None) -> str:
     )
 
 
-def _from_release(stock: StockLayers, known: Release, inputs: AuditInputs, missing: Sequence[str]) -> Built:
+def _from_release(stock: StockLayers, known: Release) -> Built:
     where = f"SGLang {known.name}"
     if stock.fails:
         return Built(
@@ -187,11 +188,10 @@ def _from_release(stock: StockLayers, known: Release, inputs: AuditInputs, missi
             fails_evidence=Evidence(
                 strength=Strength.RELEASE, where=where, text=f"its start raises: {stock.fails}"
             ),
-            missing=tuple(missing),
             strength=Strength.RELEASE,
         )
     if stock.unknown:
-        return Built(missing=(*missing, stock.unknown))
+        return Built(missing=(stock.unknown,))
     return Built(
         layers=tuple(
             BuiltLayer(
@@ -207,7 +207,6 @@ def _from_release(stock: StockLayers, known: Release, inputs: AuditInputs, missi
             )
             for one in stock.layers
         ),
-        missing=tuple(missing),
         strength=Strength.RELEASE,
         runner_window=stock.runner_window,
         runner_known=True,

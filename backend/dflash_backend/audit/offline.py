@@ -26,7 +26,8 @@ def audit_files(
     target_config: Path | None = None,
     compute_capability: tuple[int, int] | None = None,
 ) -> AuditReport:
-    """Audits files. ``draft_config`` may be the drafter's folder; without ``log`` no flag means no window flag.
+    """Audits files. ``draft_config`` may be the drafter's folder; without ``log`` no flag means no window
+    flag.
 
     Raises UsageError and ConfigError for a file that cannot be read or understood, and for a wrong version.
     """

@@ -21,6 +21,11 @@ _MEANING = {
 }
 
 
+def meaning(verdict: Verdict) -> str:
+    """A verdict in a few words."""
+    return _MEANING[verdict]
+
+
 def headline(report: AuditReport) -> str:
     """The verdict in one line."""
     version = f" on SGLang {report.sglang_version}" if report.sglang_version else ""

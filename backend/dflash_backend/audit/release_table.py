@@ -1,6 +1,7 @@
 """What a stock release does with a drafter's config, known without reading its source.
 
-Read from the sources of 0.5.11 to 0.5.23; used where only a version is known, and as such the weakest evidence.
+Read from the sources of 0.5.11 to 0.5.23; used where only a version is known, and as such the weakest
+evidence.
 """
 
 from __future__ import annotations

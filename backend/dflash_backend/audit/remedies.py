@@ -30,7 +30,8 @@ def plugin(host: str) -> Remedy:
     command = f"dflash-console plugin install {shlex.quote(host)}" if host else ""
     return Remedy(
         kind="plugin",
-        text="install the SGLang plugin on the host and restart the server: it builds every draft layer with its "
+        text="install the SGLang plugin on the host and restart the server: it builds every draft "
+        "layer with its "
         "declared window and causality",
         command=command,
     )
@@ -100,7 +101,8 @@ def remedies_for(
         found.append(
             Remedy(
                 kind="flag",
-                text=f"start without --{known.window_option}: the declared windows apply without it, and it limits "
+                text=f"start without --{known.window_option}: the declared windows apply without it, "
+                "and it limits "
                 f"the other layers to {flag} tokens",
             )
         )
@@ -108,7 +110,8 @@ def remedies_for(
         found.append(
             Remedy(
                 kind="flag",
-                text=f"take --{known.window_option} {flag} out once the windows are honoured: it limits every layer, "
+                text=f"take --{known.window_option} {flag} out once the windows are honoured: it "
+                "limits every layer, "
                 "the full ones too",
             )
         )

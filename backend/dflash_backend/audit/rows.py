@@ -132,8 +132,8 @@ def judge(
 ) -> Verdict:
     """The verdict for layers whose attention is known.
 
-    ``dropped``: the config loses its window on the way to SGLang. ``by_flag``: windows on full layers come from
-    the window flag. ``honours``: the tree builds declared windows, so that the flag only adds a limit.
+    ``dropped``: the config loses its window on the way to SGLang. ``by_flag``: windows on full layers come
+    from the window flag. ``honours``: the tree builds declared windows, so that the flag only adds a limit.
     """
     if not declared.slides:
         return Verdict.CLAMPED if faults.clamped and not by_flag else Verdict.NOT_DECLARED

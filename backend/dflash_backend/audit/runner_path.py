@@ -34,41 +34,59 @@ class FlagFacts:
     worker: str = ""
 
 
-def runner_statements(files: SourceFiles) -> list[ast.stmt] | None:
-    """The statements of the runner that set its window, in order; None when the runner cannot be read.
+NO_FLAG = FlagFacts()
+"""What is known where there is no worker to read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunnerCode:
+    """How the model runner sets its window: statements in order, and the functions that they may call."""
+
+    statements: tuple[ast.stmt, ...]
+    helpers: tuple[ast.FunctionDef, ...]
+
+
+def runner_code(files: SourceFiles) -> RunnerCode | None:
+    """The code of the runner that sets its window; None when the runner cannot be read.
 
     Only statements of methods that something refers to: a method that nobody calls changes nothing.
     """
     tree = files.parsed(RUNNER)
     if tree is None:
         return None
-    runners = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "ModelRunner"]
-    found: list[ast.stmt] = []
-    for runner in runners:
-        used = names_used(tree)
+    used = names_used(tree)
+    statements: list[ast.stmt] = []
+    for runner in tree.body:
+        if not isinstance(runner, ast.ClassDef) or runner.name != "ModelRunner":
+            continue
         for method in runner.body:
             if isinstance(method, ast.FunctionDef) and (method.name == "__init__" or method.name in used):
-                found += [statement for statement in method.body if _sets_window(statement)]
-    return found
+                statements += [statement for statement in method.body if _sets_window(statement)]
+    utils = files.parsed(LOAD_UTILS)
+    helpers = [
+        node
+        for node in (utils.body if utils is not None else [])
+        if isinstance(node, ast.FunctionDef) and FIELD in node.name
+    ]
+    return RunnerCode(statements=tuple(statements), helpers=tuple(helpers))
 
 
-def runner_window(evaluator: Evaluator, files: SourceFiles, model: Any) -> Any:
+def runner_window(evaluator: Evaluator, code: RunnerCode | None, model: Any) -> Any:
     """The window that the runner of the drafter ends up with: a number, None, or Unknown.
 
     Raises RaisedError when setting it raises, GaveUpError.
     """
-    statements = runner_statements(files)
-    if statements is None:
+    if code is None:
         return Unknown("the model runner could not be read")
     scope = Scope(module_name(RUNNER))
     outside = Class("ModelRunner", (Unknown("ModelRunner"),))
-    runner = Instance(outside, {"model": model, "is_draft_worker": True}, open=True)
+    # The draft classes are in no release's list of hybrid models: that way to a window is closed.
+    shape = Instance(outside, {"is_hybrid_swa": False, "attention_chunk_size": None}, open=True)
+    runner = Instance(outside, {"model": model, "model_config": shape, "is_draft_worker": True}, open=True)
     scope.names["self"] = runner
-    tree = files.parsed(LOAD_UTILS)
-    for node in tree.body if tree is not None else []:
-        if isinstance(node, ast.FunctionDef) and FIELD in node.name:
-            scope.names[node.name] = Function(node, Scope(module_name(LOAD_UTILS)), node.name)
-    evaluator.block(statements, scope)
+    for node in code.helpers:
+        scope.names[node.name] = Function(node, Scope(module_name(LOAD_UTILS)), node.name)
+    evaluator.block(code.statements, scope)
     value = runner.attributes.get(FIELD, MISSING)
     return None if value is MISSING else value
 
@@ -98,8 +116,13 @@ def names_used(tree: ast.AST) -> set[str]:
 
 
 def backend_reads_window(files: SourceFiles, backend: str) -> bool | None:
-    """Whether an attention backend looks at a layer's window; None when its file is not known or not there."""
+    """Whether an attention backend looks at a layer's window; None when its file is not known or not
+    there.
+    """
     path = BACKEND_FILES.get(backend)
+    data = files.data(path) if path else None
+    if data is not None and b"layer.sliding_window_size" not in data:
+        return False
     tree = files.parsed(path) if path else None
     if tree is None:
         return None

@@ -1,4 +1,6 @@
-"""What the installed SGLang makes of a drafter's config: its draft model evaluated, its identity, its plugin."""
+"""What the installed SGLang makes of a drafter's config: its draft model evaluated, its identity, its
+plugin.
+"""
 
 from __future__ import annotations
 
@@ -14,16 +16,17 @@ from dflash_backend.audit.inputs import SourceTree
 from dflash_backend.audit.paths import Oracle, Outcome, explore
 from dflash_backend.audit.runner_path import (
     FIELD,
+    NO_FLAG,
     WORKERS,
     FlagFacts,
     backend_reads_window,
     flag_facts,
     foreign_writes,
     names_used,
+    runner_code,
     runner_window,
 )
 from dflash_backend.audit.source_files import (
-    BACKEND_FILES,
     DFLASH,
     LOAD_UTILS,
     MODELS,
@@ -88,8 +91,9 @@ class SourceFacts:
     runner_window: int | None = None
     """The window that the model runner knows, counted as SGLang does: positions before the query's own."""
     runner_known: bool = False
-    flag: FlagFacts = FlagFacts()
-    backends: Mapping[str, bool | None]
+    flag: FlagFacts = NO_FLAG
+    backend_reads: bool | None = None
+    """Whether the draft attention backend looks at a layer's window; None when neither is known."""
     plugin: str | None = None
     problems: Mapping[str, str]
 
@@ -99,10 +103,13 @@ class SourceFacts:
         return bool(self.layers) or bool(self.fails)
 
 
-def read_source(tree: SourceTree, view: TransformersView, layers: int | None = None) -> SourceFacts:
+def read_source(
+    tree: SourceTree, view: TransformersView, layers: int | None = None, draft_backend: str | None = None
+) -> SourceFacts:
     """Evaluates the tree for a config as ``transformers_view`` gives it. Never raises.
 
-    ``layers`` is the number of layers that the config declares, for a check that all were found.
+    ``layers`` is the number of layers that the config declares, for a check that all were found;
+    ``draft_backend`` the drafter's attention backend, when it is known.
     """
     files = SourceFiles(tree)
     for path in FINGERPRINTED:
@@ -113,7 +120,7 @@ def read_source(tree: SourceTree, view: TransformersView, layers: int | None = N
         release=release,
         identity=identify(files.read_so_far, release),
         flag=flag_facts(files),
-        backends={name: backend_reads_window(files, name) for name in BACKEND_FILES},
+        backend_reads=backend_reads_window(files, draft_backend) if draft_backend else None,
         plugin=_plugin(files),
         problems=files.problems,
     )
@@ -156,6 +163,7 @@ class _Evaluation:
         self.facts = facts
         self.ran: set[int] = set()
         self.sources = self._sources()
+        self.runner = runner_code(files)
 
     def _sources(self) -> dict[str, ast.Module]:
         names = self.files.names(MODELS), self.files.names(SPECULATIVE)
@@ -186,7 +194,7 @@ class _Evaluation:
         layers = tuple(_attention(one) for one in _reachable(model))
         window: Any
         try:
-            window = runner_window(evaluator, self.files, model)
+            window = runner_window(evaluator, self.runner, model)
         except RaisedError as error:
             window = Unknown(str(error))
         self.ran |= evaluator.ran

@@ -72,7 +72,9 @@ class SourceFiles:
                 return ast.parse(data)
         except SyntaxError as error:
             text = sanitise(error.msg or "syntax error", multiline=False, limit=120)
-            self.problems[path] = f"no valid Python: {text}" + (f" in line {error.lineno}" if error.lineno else "")
+            self.problems[path] = f"no valid Python: {text}" + (
+                f" in line {error.lineno}" if error.lineno else ""
+            )
         except (ValueError, UnicodeError, LookupError):
             self.problems[path] = "no Python source in UTF-8"
         except (RecursionError, MemoryError):
@@ -109,9 +111,8 @@ def walk(tree: ast.AST) -> list[ast.AST]:
 
 
 def _live(items: list[object], node: ast.AST, name: str) -> list[ast.AST]:
-    if isinstance(node, ast.If | ast.While) and isinstance(node.test, ast.Constant):
-        if name == ("orelse" if node.test.value else "body"):
-            return []
+    if isinstance(node, ast.If | ast.While) and name == _dead_branch(node.test):
+        return []
     live: list[ast.AST] = []
     for item in items:
         if isinstance(item, ast.AST):
@@ -119,3 +120,13 @@ def _live(items: list[object], node: ast.AST, name: str) -> list[ast.AST]:
             if isinstance(item, ast.Return | ast.Raise):
                 break
     return live
+
+
+def _dead_branch(test: ast.expr) -> str:
+    """The branch that a constant condition cuts off; empty for any other condition."""
+    if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
+        dead = {_dead_branch(part) for part in test.values}
+        return "body" if "body" in dead else ""
+    if not isinstance(test, ast.Constant):
+        return ""
+    return "orelse" if test.value else "body"

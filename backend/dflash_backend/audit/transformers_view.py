@@ -1,8 +1,8 @@
 """What SGLang sees of a config.json: the attributes that transformers' configuration class makes of it.
 
-The class is chosen by ``model_type``. It may drop a window before SGLang reads it (Qwen), fill in kinds of layers
-(Qwen, gpt-oss), or refuse the file, so that the start fails. Measured with transformers 5.6.0, 5.8.1 and 5.19.0,
-which agree in all of this.
+The class is chosen by ``model_type``. It may drop a window before SGLang reads it (Qwen), fill in kinds of
+layers (Qwen, gpt-oss), or refuse the file, so that the start fails. Measured with transformers 5.6.0, 5.8.1
+and 5.19.0, which agree in all of this.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ KNOWN = _TYPES_FIELD | _PLAIN | _WINDOW_FIELD
 
 _LAYER_KINDS = frozenset(
     {
-        FULL, SLIDING, "chunked_attention", "linear_attention", "mamba", "conv", "attention", "sparse", "dense",
-        "hybrid", "moe", "recurrent", "compressed_sparse_attention", "heavily_compressed_attention",
+        FULL, SLIDING, "chunked_attention", "linear_attention", "mamba", "conv", "attention", "sparse",
+        "dense", "hybrid", "moe", "recurrent", "compressed_sparse_attention", "heavily_compressed_attention",
         "deepseek_sparse_attention", "indexed_attention",
     }
 )  # fmt: skip
@@ -153,7 +153,8 @@ class _View:
                 if window is not None:
                     why = "is false" if "use_sliding_window" in values else "is not set, and false by default"
                     self.dropped.append(
-                        f"transformers takes sliding_window {sanitise(str(window), multiline=False, limit=20)} out: "
+                        "transformers takes sliding_window "
+                        f"{sanitise(str(window), multiline=False, limit=20)} out: "
                         f"use_sliding_window {why} (model_type {self.kind})"
                     )
                 values["sliding_window"] = None

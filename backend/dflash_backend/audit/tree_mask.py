@@ -75,7 +75,8 @@ def _backend(
     if real == "flashinfer" and mla is None:
         return AuditFinding(
             severity="warning", code="tree-mask-depends-on-target",
-            text="flashinfer takes a tree mask for ordinary attention and not for MLA: the target's config is not known",
+            text="flashinfer takes a tree mask for ordinary attention and not for MLA: the target's "
+                 "config is not known",
             remedy="--attention-backend triton",
         )  # fmt: skip
     if real == "fa3" and capability is not None and capability[0] != 9:
@@ -106,7 +107,8 @@ def _page(arguments: Arguments, known: Release | None, *, tree: bool) -> list[Au
         AuditFinding(
             severity="gap",
             code="tree-page-size",
-            text=f"page size {page}: with a tree {backend or 'the backend'} is only sure to work with pages of one token",
+            text=f"page size {page}: with a tree {backend or 'the backend'} is only sure to work with "
+            "pages of one token",
             remedy="--page-size 1",
         )
     ]
@@ -127,7 +129,8 @@ def _graphs(arguments: Arguments, *, tree: bool) -> list[AuditFinding]:
             AuditFinding(
                 severity="warning",
                 code="tree-graph-shape",
-                text=f"a tree of {budget} nodes verifies {wanted} tokens (the root counts), but graphs are captured for "
+                text=f"a tree of {budget} nodes verifies {wanted} tokens (the root counts), but graphs "
+                "are captured for "
                 f"{captured} per request",
                 remedy=f"--speculative-num-draft-tokens {wanted}",
             )
@@ -151,7 +154,8 @@ def _sliding_target(
             AuditFinding(
                 severity="warning",
                 code="tree-mask-sliding-target",
-                text=f"the target has sliding layers, and {backend or 'triton and flashinfer'} ignores their window "
+                text=f"the target has sliding layers, and {backend or 'triton and flashinfer'} ignores "
+                "their window "
                 "under a tree mask: wrong tokens beyond the window",
                 remedy="keep the context below the window, or use a chain (DFLASH)",
             )

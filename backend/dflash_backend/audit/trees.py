@@ -124,7 +124,8 @@ def _wheel(path: Path, shown: str) -> MemoryTree:
         with zipfile.ZipFile(path) as archive:
             members = archive.infolist()[:MAX_MEMBERS]
             prefix = next(
-                (m.filename[: m.filename.index(MARK + "/")] for m in members if f"{MARK}/" in m.filename), None
+                (m.filename[: m.filename.index(MARK + "/")] for m in members if f"{MARK}/" in m.filename),
+                None,
             )
             if prefix is None:
                 raise ConfigError("no SGLang is in this archive", where=shown)
@@ -145,7 +146,9 @@ def _wheel(path: Path, shown: str) -> MemoryTree:
 def _wanted(name: str) -> bool:
     if name.endswith(".dist-info/METADATA"):
         return True
-    return any(fnmatch.fnmatchcase(name, pattern) and _same_depth(name, pattern) for pattern in SOURCE_PATTERNS)
+    return any(
+        fnmatch.fnmatchcase(name, pattern) and _same_depth(name, pattern) for pattern in SOURCE_PATTERNS
+    )
 
 
 def _same_depth(name: str, pattern: str) -> bool:
