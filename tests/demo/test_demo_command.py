@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import pty
+import select
 import signal
 import subprocess
 import sys
+import termios
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -142,3 +147,58 @@ def test_the_number_of_a_dead_demo_may_be_our_own(home: Path) -> None:
 def test_only_one_cleans_up() -> None:
     with cluster.cleaning() as first, cluster.cleaning() as second:
         assert (first, second) == (True, False)
+
+
+@contextmanager
+def screens(home: Path) -> Iterator[tuple[subprocess.Popen[bytes], int, bytearray]]:
+    """The demo's screens in a terminal, with a server that runs: process, the terminal, what it showed."""
+    master, slave = pty.openpty()
+    termios.tcsetwinsize(slave, (30, 100))
+    child = subprocess.Popen(
+        [sys.executable, "-m", "dflash_console", "demo", "--servers", "1", "--no-load"],
+        stdin=slave,
+        stdout=slave,
+        stderr=slave,
+        env={**os.environ, "TERM": "xterm-256color"},
+        start_new_session=True,
+    )
+    os.close(slave)
+    shown = bytearray()
+    reader = threading.Thread(target=_drain, args=(master, shown), daemon=True)
+    reader.start()
+    try:
+        poll_until(lambda: engines(home) and b"\x1b[?1049h" in shown, deadline=60, what="screens and engine")
+        yield child, master, shown
+    finally:
+        child.kill()
+        child.wait()
+        reader.join(10)
+
+
+def _drain(master: int, shown: bytearray) -> None:
+    while True:
+        try:
+            # Closing the terminal would not wake a read.
+            if select.select([master], [], [], 0.1)[0]:
+                shown += os.read(master, 65536)
+        except (OSError, ValueError):
+            return
+
+
+def test_a_signal_at_the_screens_gives_the_terminal_back_and_stops_the_servers(home: Path) -> None:
+    with screens(home) as (child, master, shown):
+        child.send_signal(signal.SIGTERM)
+        assert child.wait(60) == 130
+        poll_until(lambda: b"interrupted: the demo's servers were stopped" in shown, what="the last line")
+        assert b"\x1b[?1049l" in shown, "the alternate screen was left"
+        os.close(master)
+    assert engines(home) == []
+    assert folders() == []
+
+
+def test_a_terminal_that_goes_away_without_a_signal_ends_the_screens(home: Path) -> None:
+    with screens(home) as (child, master, _):
+        os.close(master)
+        assert child.wait(60) == 130
+    assert engines(home) == []
+    assert folders() == []

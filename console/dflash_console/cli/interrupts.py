@@ -74,9 +74,8 @@ def run(work: Coroutine[Any, Any, int], say: Callable[[str], None]) -> int:
             try:
                 return loop.run_until_complete(task)
             except asyncio.CancelledError:
-                if signals:
-                    raise KeyboardInterrupt from None
-                raise
+                # By a signal, or by a command that lost its terminal.
+                raise KeyboardInterrupt from None
             finally:
                 # What is left in the loop, a thread that looks up a name, ends under the same rules.
                 runner.close()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from dflash_backend.core.errors import FailedError
 from dflash_console.cli.command import Context, Leaf
 from dflash_console.cli.live import once_a_second
+from dflash_console.cli.screens import show
 
 if TYPE_CHECKING:
     from dflash_backend.control.plane import ControlPlane
@@ -65,7 +66,7 @@ async def run(args: argparse.Namespace, context: Context) -> int:
         from dflash_console.tui.app import DflashApp
         from dflash_console.wiring import live_services
 
-        return await DflashApp(live_services(plane, label="demo")).run_async() or 0
+        return await show(DflashApp(live_services(plane, label="demo")))
 
 
 async def headless(plane: ControlPlane, seconds: float, context: Context) -> int:

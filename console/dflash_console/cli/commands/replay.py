@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from dflash_console.cli.command import Context, Leaf, path_argument
+from dflash_console.cli.screens import show
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -36,7 +37,7 @@ async def run(args: argparse.Namespace, context: Context) -> int:
     try:
         inventory = context.inventory
         app = DflashApp(replay_services(replay, ascii_only=inventory.ascii, theme=inventory.theme))
-        return await app.run_async() or 0
+        return await show(app)
     finally:
         await replay.close()
 

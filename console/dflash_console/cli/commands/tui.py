@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from dflash_console.cli.command import Context, Leaf
+from dflash_console.cli.screens import show
 
 
 async def run(args: argparse.Namespace, context: Context) -> int:
@@ -15,7 +16,7 @@ async def run(args: argparse.Namespace, context: Context) -> int:
 
     context.left = "servers go on as they are"
     async with control_plane(context.inventory, read_only=context.read_only) as plane:
-        return await DflashApp(live_services(plane)).run_async() or 0
+        return await show(DflashApp(live_services(plane)))
 
 
 COMMAND = Leaf(help="the screens", run=run)
