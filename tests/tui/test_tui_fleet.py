@@ -258,6 +258,15 @@ async def test_copy_says_how_it_was_copied() -> None:
         assert app.clipboard.startswith("kimi-a  gpu1  ready  kimi-ddtree8")
 
 
+async def test_ctrl_c_ends_nothing_and_says_what_does() -> None:
+    app = DflashApp(fake_services())
+    async with app.run_test(size=(100, 30)) as pilot:
+        await settle(pilot)
+        await pilot.press("ctrl+c")
+        await until(lambda: toasts(app) == ["q leaves; y copies what is selected"], "told")
+        assert app.is_running
+
+
 async def test_columns_do_not_move_when_figures_change() -> None:
     fleet = FakeFleet()
     app = DflashApp(fake_services(fleet=fleet))

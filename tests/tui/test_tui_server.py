@@ -9,7 +9,18 @@ from pathlib import Path
 
 import pytest
 from textual.pilot import Pilot
-from tui_fakes import LOG, PROFILES, FakeFleet, FakeLogs, fake_services, gpus, more_servers, servers, snapshot
+from tui_fakes import (
+    LOG,
+    PROFILES,
+    Clock,
+    FakeFleet,
+    FakeLogs,
+    fake_services,
+    gpus,
+    more_servers,
+    servers,
+    snapshot,
+)
 from tui_helpers import screen_text, settle, toasts, until, where
 
 from dflash_backend.core.samples import RunStatus
@@ -179,6 +190,30 @@ async def test_a_save_that_fails_says_what_to_do(tmp_path: Path) -> None:
         await until(lambda: view.store.total == len(LOG), "log read")
         await pilot.press("S")
         await until(lambda: any("was not saved" in text for text in toasts(app)), "told")
+
+
+async def test_text_marked_with_the_mouse_is_what_is_copied() -> None:
+    app = DflashApp(fake_services(logs=FakeLogs([f"alpha beta {i}" for i in range(5)])))
+    async with app.run_test(size=(100, 30)) as pilot:
+        view = await opened(pilot)
+        await until(lambda: view.store.total == 5 and "alpha beta 4" in screen_text(app), "log read")
+        await settle(pilot)
+        await pilot.mouse_down(view, offset=(6, 1))
+        await pilot.hover(view, offset=(9, 2))
+        await pilot.mouse_up(view, offset=(9, 2))
+        await until(lambda: app.screen.get_selected_text(), "marked")
+        await pilot.press("y")
+        await until(lambda: app.clipboard == "beta 1\nalpha beta", "copied")
+
+
+async def test_panels_say_how_old_they_are() -> None:
+    clock = Clock()
+    app = DflashApp(fake_services(clock=clock))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await opened(pilot)
+        assert "old" not in screen_text(app).split("log ")[0]
+        clock.now += 20
+        await until(lambda: screen_text(app).count("21s old") == 2, "charts and memory", 4)
 
 
 async def test_copy_takes_the_visible_lines() -> None:

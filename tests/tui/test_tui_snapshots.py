@@ -12,7 +12,7 @@ import pytest
 import textual
 from textual.pilot import Pilot
 from tui_fakes import LOG, FakeFleet, FakeOperator, fake_services, more_servers, snapshot
-from tui_helpers import keys, screen_text, settle, until, where
+from tui_helpers import keys, screen_text, steady, until, where
 
 from dflash_console.tui.app import DflashApp
 
@@ -29,7 +29,7 @@ def app_of(pilot: Pilot[Any]) -> DflashApp:
 
 async def fleet(pilot: Pilot[Any]) -> None:
     await until(lambda: "kimi-a" in screen_text(app_of(pilot)), "fleet")
-    await settle(pilot)
+    await steady(app_of(pilot))
 
 
 async def server(pilot: Pilot[Any]) -> None:
@@ -39,7 +39,7 @@ async def server(pilot: Pilot[Any]) -> None:
     await until(lambda: "#queue-req" in screen_text(app) or "#running-req" in screen_text(app), "log")
     await until(lambda: f" {len(LOG)} lines" in screen_text(app), "title")
     await until(lambda: "81%" in screen_text(app), "memory")
-    await settle(pilot)
+    await steady(app_of(pilot))
 
 
 async def picker(pilot: Pilot[Any]) -> None:
@@ -47,28 +47,28 @@ async def picker(pilot: Pilot[Any]) -> None:
     app.open_picker("kimi-a", "kimi-ddtree16")
     await until(lambda: getattr(app.screen, "plan", None), "plan")
     await until(lambda: "needs a restart" in screen_text(app), "painted")
-    await settle(pilot)
+    await steady(app_of(pilot))
 
 
 async def confirm(pilot: Pilot[Any]) -> None:
     await picker(pilot)
     await pilot.press("enter")
     await until(lambda: "requests" in screen_text(app_of(pilot)), "question")
-    await settle(pilot)
+    await steady(app_of(pilot))
 
 
 async def progress(pilot: Pilot[Any]) -> None:
     await confirm(pilot)
     await pilot.press("right", "enter")
     await until(lambda: "✖ fa3" in screen_text(app_of(pilot)), "outcome")
-    await settle(pilot)
+    await steady(app_of(pilot))
 
 
 async def help_(pilot: Pilot[Any]) -> None:
     await fleet(pilot)
     await pilot.press("question_mark")
     await until(lambda: "esc closes" in screen_text(app_of(pilot)), "help")
-    await settle(pilot)
+    await steady(app_of(pilot))
 
 
 async def hosts(pilot: Pilot[Any]) -> None:
@@ -77,7 +77,7 @@ async def hosts(pilot: Pilot[Any]) -> None:
     await until(lambda: where(app) == "hosts" and app.focused, "hosts")
     await pilot.press("d")
     await until(lambda: "6 checks, 1 failed" in screen_text(app), "doctor")
-    await settle(pilot)
+    await steady(app_of(pilot))
 
 
 async def bench(pilot: Pilot[Any]) -> None:
@@ -86,7 +86,7 @@ async def bench(pilot: Pilot[Any]) -> None:
     await until(lambda: where(app) == "bench" and keys(app, "#jobs"), "jobs")
     await pilot.press("r")
     await until(lambda: "3/5 cells" in screen_text(app), "cells")
-    await settle(pilot)
+    await steady(app_of(pilot))
 
 
 STATES: dict[str, Before] = {

@@ -28,6 +28,18 @@ async def settle(pilot: Pilot[Any]) -> None:
     await pilot.pause()
 
 
+async def steady(app: DflashApp, seconds: float = 10.0) -> None:
+    """Waits until what is on the screen has not changed for a while."""
+    deadline = time.monotonic() + seconds
+    last, since = "", time.monotonic()
+    while time.monotonic() - since < 0.4:
+        if time.monotonic() > deadline:
+            raise AssertionError("the screen does not come to rest")
+        if (now := screen_text(app)) != last:
+            last, since = now, time.monotonic()
+        await asyncio.sleep(0.05)
+
+
 def screen_text(app: DflashApp) -> str:
     """What is on the screen, as plain lines."""
     return "\n".join(

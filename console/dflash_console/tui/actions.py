@@ -15,6 +15,8 @@ from dflash_console.tui.deciders import (
     audit,
     bench,
     bench_run,
+    bench_stop,
+    cancel,
     forget,
     host_care,
     on_server,
@@ -239,6 +241,7 @@ ACTIONS: Final[tuple[ActionSpec, ...]] = (
         decide=trust,
         footer=10,
         group="hosts",
+        decide=bench_stop,
     ),
     ActionSpec(
         id="check",
@@ -248,6 +251,7 @@ ACTIONS: Final[tuple[ActionSpec, ...]] = (
         where=frozenset({HOSTS}),
         decide=host_care,
         footer=11,
+        decide=cancel,
         group="hosts",
     ),
     ActionSpec(

@@ -33,6 +33,8 @@ class Context:
     host: LinkStatus | None = None
     busy: str = ""
     """What is in progress on the server; empty when nothing is."""
+    benching: bool = False
+    """True while this console runs a benchmark."""
 
     def ask(self, action: Action) -> Decision:
         """The backend's decision; what is in progress on this console is part of the answer."""
@@ -122,6 +124,16 @@ def host_care(context: Context) -> Decision:
     if context.services.hosts is None:
         return refused("hosts cannot be changed from here")
     return ALLOWED if context.host else refused("no host is selected")
+
+def cancel(context: Context) -> Decision:
+    """There has to be something in progress."""
+    return ALLOWED if context.busy else refused("nothing is in progress")
+
+
+def bench_stop(context: Context) -> Decision:
+    """A benchmark has to run."""
+    return ALLOWED if context.benching else refused("no benchmark is running")
+
 
 
 def retry(context: Context) -> Decision:

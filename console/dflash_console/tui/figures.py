@@ -10,6 +10,8 @@ from dflash_backend.core.states import ServerState
 from dflash_console.tui.safetext import Pieces
 
 MISSING = "–"
+_GAPS = frozenset({"gap", "clamped", "ignored", "declared-but-dropped"})
+"""Verdicts of the audit that mean: what is declared is not what is served."""
 FRESH_S = 3.0
 """Ages up to this are not shown: everything on the screen is that fresh anyway."""
 
@@ -117,13 +119,13 @@ def window_text(value: int | str | None) -> str:
 
 
 def audit_badge(audit: str | None) -> tuple[str, str]:
-    """Text and role of the window audit: ``✓`` enforced, ``✖gap`` not, ``–`` not audited."""
-    if not audit:
+    """Text and role of the window audit: ``✓`` enforced, ``✖gap`` not, ``–`` not declared or not audited."""
+    word = (audit or "").lower()
+    if word in ("", "not-declared"):
         return MISSING, "dim"
-    word = audit.lower()
-    if word in ("ok", "enforced", "pass", "passed", "clean"):
+    if word == "enforced":
         return "✓", "good"
-    if "gap" in word or word.startswith("not") or word in ("failed", "fail"):
+    if word in _GAPS:
         return "✖gap", "bad"
     return "?", "warn"
 

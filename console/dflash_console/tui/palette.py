@@ -10,7 +10,7 @@ from textual.content import Content
 
 from dflash_console.tui.actions import actions_in
 from dflash_console.tui.keys import key_text, keys_of
-from dflash_console.tui.look import ROLES
+from dflash_console.tui.look import ANSI_THEME, DARK, LIGHT, ROLES
 from dflash_console.tui.safetext import clean
 from dflash_console.tui.screens.base import ConsoleScreen
 
@@ -33,6 +33,10 @@ class ConsoleCommands(Provider):
             name = f"{spec.group}: {spec.title_in(context)}"
             commands.append(
                 (clean(name, 80), clean(f"{key}   {words}", 160), partial(screen.action_act, spec.id))
+            )
+        for theme in (DARK.name, LIGHT.name, ANSI_THEME):
+            commands.append(
+                (f"view: theme {theme}", "colours of the screen", partial(setattr, app, "theme", theme))
             )
         for server in app.snapshot.servers:
             words = f"{server.state} on {server.host}"

@@ -72,6 +72,7 @@ def plan_lines(plan: Plan, width: int, *, command: bool = True) -> list[Pieces]:
     for warning in plan.warnings:
         sign, role = ("✖ danger: ", "bad") if warning.dangerous else ("⚑ warning: ", "warn")
         lines.append(((sign, role), (warning.text, "text")))
+    lines += [((note, "dim"),) for note in plan.notes]
     lines += [(), (("changes", "accent"),), *change_lines(plan, width)]
     if plan.memory_forecast:
         lines += [(), (("memory", "accent"),), *(((text, "text"),) for text in plan.memory_forecast)]

@@ -91,6 +91,10 @@ class Shell(App[int]):
             where = f"details: {self._log_path or 'no log could be written'}"
             self.notify(f"{what}\n{where}", severity="error", timeout=15)
 
+    def action_help_quit(self) -> None:
+        """``ctrl+c`` does not end anything by accident; it says what does."""
+        self.tell("q leaves; y copies what is selected")
+
     def _handle_exception(self, error: Exception) -> None:
         """Ends the console with a plain message; the traceback goes to the log, without locals."""
         if self._exit:

@@ -184,6 +184,7 @@ class ConsoleScreen(Screen[None]):
             server=server,
             host=self.target_host(),
             busy=self.console_app.jobs.busy(server.name) if server else "",
+            benching=self.console_app.bench.running,
         )
 
     async def action_act(self, name: str) -> None:
@@ -269,6 +270,10 @@ class ConsoleScreen(Screen[None]):
 
     def on_resize(self) -> None:
         """How much of a series is asked for depends on the room there is."""
+        self.call_after_refresh(self.repaint)
+
+    def on_chart_resized(self) -> None:
+        """The same when only the panels have other sizes."""
         self.call_after_refresh(self.repaint)
 
     def on_screen_resume(self) -> None:

@@ -197,10 +197,7 @@ class BenchScreen(ConsoleScreen):
 
     def do_bench_stop(self, context: Context) -> None:
         """Stops what runs."""
-        if self.console_app.bench.running:
-            self.console_app.bench.stop()
-        else:
-            self.console_app.tell("no benchmark is running", "warning")
+        self.console_app.bench.stop()
 
     def do_copy(self, context: Context) -> None:
         """The cells as a table."""

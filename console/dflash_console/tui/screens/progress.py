@@ -147,7 +147,6 @@ class ProgressScreen(ConsoleScreen):
         """Asks, then cancels."""
         job = self.job
         if job is None or not job.running:
-            self.console_app.tell("there is nothing in progress to cancel", "warning")
             return
         from dflash_console.tui.screens.confirm import AskScreen
 

@@ -108,6 +108,8 @@ class ServerScreen(LogActions):
             lines.append((("⚑ ", role), (server.message, "text")))
         if server.figures is not None and server.state is not ServerState.FAILED:
             lines += [((f"– {name}: ", "dim"), (note, "dim")) for name, note in server.figures.notes.items()]
+        if server.run is not None and server.run.note:
+            lines.append((("⚑ ", "warn"), (server.run.note, "text")))
         said = tuple(lines[:5])
         if said != self._said:
             self._said = said
@@ -120,7 +122,7 @@ class ServerScreen(LogActions):
         rate, accept = self.query_one("#rate", Chart), self.query_one("#accept", Chart)
         end = chart_end(snapshot.at, span, rate.columns)
         start = end - span
-        self.console_app.set_title(self.query_one("#charts"), f"last {fig.duration(span)}")
+        self._title("#charts", f"last {fig.duration(span)}", server.figures.at if server.figures else None)
         fleet, ascii_only = self.services.fleet, self.services.ascii
         flags = [Flag(mark.at, mark.text) for mark in fleet.marks(server.name, since=start)]
         tok_s = fleet.series(server.name, "decode_tok_s", since=start, points=rate.columns)
@@ -146,7 +148,12 @@ class ServerScreen(LogActions):
 
     def _paint_memory(self, server: ServerSnapshot) -> None:
         panel = self.query_one("#memory-panel")
-        self.console_app.set_title(panel, memory_title(server))
+    def _title(self, panel: str, text: str, at: float | None) -> None:
+        """The title of a panel, with the age of what it shows once that is worth saying."""
+        age = fig.age(at, self.services.clock())
+        self.console_app.set_title(self.query_one(panel), f"{text}   {age} old" if age else text)
+
+        self._title("#memory-panel", memory_title(server), server.at)
         most = 9 if self.has_class("-high") else 5 if self.has_class("-tall") else 2
         width = max(20, panel.content_size.width)
         self.query_one("#memory", Lines).show(memory_lines(server, width, most))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rich.segment import Segment
+from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
 
@@ -19,6 +20,9 @@ class Chart(Widget):
     DEFAULT_CSS = """
     Chart { height: 1fr; width: 1fr; }
     """
+
+    class Resized(Message):
+        """The chart has another size: its screen may want to give it more or fewer points."""
 
     def __init__(
         self,
@@ -66,8 +70,9 @@ class Chart(Widget):
         self.refresh()
 
     def on_resize(self) -> None:
-        """Another size is another drawing."""
+        """Another size is another drawing, and may be worth other points."""
         self._rows = None
+        self.post_message(self.Resized())
 
     def _draw(self) -> list[list[Piece]]:
         width, height = self.size
