@@ -220,6 +220,7 @@ ACTIONS: Final[tuple[ActionSpec, ...]] = (
         title="stop",
         description="Stop the benchmark that runs; finished cells are kept.",
         where=frozenset({BENCH}),
+        decide=bench_stop,
         footer=11,
         group="benchmarks",
     ),
@@ -229,6 +230,7 @@ ACTIONS: Final[tuple[ActionSpec, ...]] = (
         title="cancel",
         description="Cancel the action that is in progress. Says what would be left.",
         where=frozenset({PROGRESS}),
+        decide=cancel,
         footer=11,
         group="servers",
     ),
@@ -241,7 +243,6 @@ ACTIONS: Final[tuple[ActionSpec, ...]] = (
         decide=trust,
         footer=10,
         group="hosts",
-        decide=bench_stop,
     ),
     ActionSpec(
         id="check",
@@ -251,7 +252,6 @@ ACTIONS: Final[tuple[ActionSpec, ...]] = (
         where=frozenset({HOSTS}),
         decide=host_care,
         footer=11,
-        decide=cancel,
         group="hosts",
     ),
     ActionSpec(

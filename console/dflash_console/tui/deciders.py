@@ -119,12 +119,6 @@ def bench_run(context: Context) -> Decision:
     return with_server(Action.BENCH)(context)
 
 
-def host_care(context: Context) -> Decision:
-    """A host has to be selected, and hosts have to be changeable from here."""
-    if context.services.hosts is None:
-        return refused("hosts cannot be changed from here")
-    return ALLOWED if context.host else refused("no host is selected")
-
 def cancel(context: Context) -> Decision:
     """There has to be something in progress."""
     return ALLOWED if context.busy else refused("nothing is in progress")
@@ -134,6 +128,12 @@ def bench_stop(context: Context) -> Decision:
     """A benchmark has to run."""
     return ALLOWED if context.benching else refused("no benchmark is running")
 
+
+def host_care(context: Context) -> Decision:
+    """A host has to be selected, and hosts have to be changeable from here."""
+    if context.services.hosts is None:
+        return refused("hosts cannot be changed from here")
+    return ALLOWED if context.host else refused("no host is selected")
 
 
 def retry(context: Context) -> Decision:

@@ -106,10 +106,10 @@ class ServerScreen(LogActions):
         elif server.message:
             role = "bad" if fig.has_gap(server) else "warn"
             lines.append((("⚑ ", role), (server.message, "text")))
-        if server.figures is not None and server.state is not ServerState.FAILED:
-            lines += [((f"– {name}: ", "dim"), (note, "dim")) for name, note in server.figures.notes.items()]
         if server.run is not None and server.run.note:
             lines.append((("⚑ ", "warn"), (server.run.note, "text")))
+        if server.figures is not None and server.state is not ServerState.FAILED:
+            lines += [((f"– {name}: ", "dim"), (note, "dim")) for name, note in server.figures.notes.items()]
         said = tuple(lines[:5])
         if said != self._said:
             self._said = said
@@ -146,13 +146,13 @@ class ServerScreen(LogActions):
             ),
         )
 
-    def _paint_memory(self, server: ServerSnapshot) -> None:
-        panel = self.query_one("#memory-panel")
     def _title(self, panel: str, text: str, at: float | None) -> None:
         """The title of a panel, with the age of what it shows once that is worth saying."""
         age = fig.age(at, self.services.clock())
         self.console_app.set_title(self.query_one(panel), f"{text}   {age} old" if age else text)
 
+    def _paint_memory(self, server: ServerSnapshot) -> None:
+        panel = self.query_one("#memory-panel")
         self._title("#memory-panel", memory_title(server), server.at)
         most = 9 if self.has_class("-high") else 5 if self.has_class("-tall") else 2
         width = max(20, panel.content_size.width)
