@@ -9,6 +9,8 @@ from contextlib import aclosing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dflash_backend.audit.badges import Entry
+from dflash_backend.audit.measurement import Measurement, Progress
 from dflash_backend.control.contract import Action, Decision, Outcome, Plan, Step
 from dflash_backend.control.plane import ControlPlane
 from dflash_backend.core.errors import ConsoleError, RefusedError, UsageError
@@ -222,6 +224,29 @@ class PlaneBench:
                 yield state
 
 
+class PlaneAudits:
+    """``AuditSource`` over what the control plane keeps."""
+
+    def __init__(self, plane: ControlPlane) -> None:
+        self._plane = plane
+
+    def entry(self, server: str) -> Entry | None:
+        """See ``AuditSource.entry``."""
+        return self._plane.audits.entry(server)
+
+    async def audit(self, server: str, *, fresh: bool) -> Entry:
+        """See ``AuditSource.audit``."""
+        return await self._plane.audits.get(server, fresh=fresh)
+
+    async def measure(self, server: str, *, force: bool) -> AsyncIterator[Progress | Measurement]:
+        """See ``AuditSource.measure``."""
+        from dflash_backend.control.measuring import measure_window
+
+        async with aclosing(measure_window(self._plane, server, force=force)) as items:
+            async for item in items:
+                yield item
+
+
 def live_services(plane: ControlPlane, *, label: str = "") -> Services:
     """The services of a live fleet."""
     inventory = plane.inventory
@@ -232,6 +257,7 @@ def live_services(plane: ControlPlane, *, label: str = "") -> Services:
         profiles=StoredProfiles(plane),
         bench=PlaneBench(plane),
         hosts=PoolHosts(plane),
+        audit=PlaneAudits(plane),
         read_only=plane.operator.policy.read_only,
         ascii=inventory.ascii,
         theme=inventory.theme,

@@ -63,7 +63,9 @@ def test_a_running_engine_in_every_mode(console: Console, profile: str) -> None:
         assert strengths == {"config", "plugin"}
     text = console.run("audit", "one")
     assert text.code == code
-    assert text.out.startswith(f"one on SGLang {done.document['sglang_version']}: {verdict}") or not layers
+    assert text.out.startswith(f"one: {verdict}")
+    if layers:
+        assert done.document["sglang_version"] is None, "an engine is no SGLang"
     assert console.server("one")["audit"] == verdict, "status carries it as well"
 
 

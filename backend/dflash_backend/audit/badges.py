@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, replace
 
 from dflash_backend.audit.live import LiveAudit
-from dflash_backend.audit.measure import Measurement
 from dflash_backend.audit.measured import has_gap, with_measurement
+from dflash_backend.audit.measurement import Measurement
 from dflash_backend.audit.report import AuditReport, Verdict
 from dflash_backend.core.clock import Clock, wall
 from dflash_backend.core.errors import ConsoleError

@@ -11,7 +11,7 @@ from dflash_backend.audit import engine
 from dflash_backend.audit.audit import audit
 from dflash_backend.audit.collect import Collected, Wanted, collect
 from dflash_backend.audit.inputs import AuditInputs
-from dflash_backend.audit.measure import Measurement
+from dflash_backend.audit.measurement import Measurement
 from dflash_backend.audit.report import AuditFinding, AuditReport, Verdict
 from dflash_backend.core.clock import Clock, wall
 from dflash_backend.core.inventory import ServerConfig
@@ -89,7 +89,7 @@ async def audit_server(
         report = AuditReport(
             verdict=Verdict.NOT_DECLARED,
             subject=server.name,
-            sglang_version=settings.version if settings else found.sglang_version,
+            sglang_version=None if engine.is_engine(argv) else running_version(settings, found),
             findings=(
                 AuditFinding(
                     severity="info",
@@ -188,6 +188,11 @@ def inputs_of(
         compute_capability=found.compute_capability,
         at=at,
     )
+
+
+def running_version(settings: EffectiveSettings | None, found: Collected) -> str | None:
+    """The version that runs, else the one that is installed."""
+    return settings.version if settings is not None and settings.version else found.sglang_version
 
 
 def _server_info(settings: EffectiveSettings | None) -> dict[str, object] | None:

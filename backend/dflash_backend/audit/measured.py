@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Literal
 
-from dflash_backend.audit.measure import Measurement
+from dflash_backend.audit.measurement import Measurement
 from dflash_backend.audit.report import AuditFinding, AuditReport, Evidence, Strength, Verdict
 
 _CODES = ("measured", "measured-contradicts")

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
-from dflash_backend.audit.measure import Measurement, Progress, measure
+from dflash_backend.audit.measure import measure
+from dflash_backend.audit.measurement import Measurement, Progress
 from dflash_backend.bench.client import open_session
 from dflash_backend.bench.server import BenchServer
 from dflash_backend.control.contract import Action

@@ -19,6 +19,7 @@ from dflash_console.tui.deciders import Context, runs_now
 from dflash_console.tui.jobs import BenchTask, Job, Jobs
 from dflash_console.tui.keys import check_keymap
 from dflash_console.tui.look import ANSI_THEME, ANSI_VARIABLES, DARK, DEFAULT_VARIABLES, LIGHT, THEMES
+from dflash_console.tui.measuring import Measuring
 from dflash_console.tui.screens.base import ConsoleScreen
 from dflash_console.tui.services import Services
 from dflash_console.tui.shell import Severity, Shell
@@ -51,6 +52,7 @@ class DflashApp(Shell):
         self.snapshot: Snapshot = services.fleet.snapshot()
         self.jobs = Jobs(self, services, self._job_changed)
         self.bench = BenchTask(self, services, self.repaint_front)
+        self.measuring = Measuring(self, services, self.repaint_front)
         self._paint_timer: Timer | None = None
         self._painted = False
         for theme in THEMES:

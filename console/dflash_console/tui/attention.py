@@ -77,10 +77,7 @@ def _server(server: ServerSnapshot) -> list[Notice]:
             text = f"exit {code}: {text}"
         result.append(_notice(server, "✖", "bad", text, "enter: the lines that say why"))
     if server.state is ServerState.READY and has_gap(server):
-        figures = server.figures
-        accept = number(figures.accept_length if figures else None, 2)
-        text = f"window declared, not enforced: accept {accept}"
-        result.append(_notice(server, "✖", "bad", text, server.message or "a: audit"))
+        result.append(_gap(server))
     elif server.state is ServerState.READY and server.message:
         result.append(_notice(server, "⚑", "warn", server.message, ""))
     for gpu in server.gpus:
@@ -88,6 +85,20 @@ def _server(server: ServerSnapshot) -> list[Notice]:
             text = f"GPU {gpu.index} {gpu.health.replace('-', ' ')}"
             result.append(_notice(server, "✖", "bad", text, gpu.health_note))
     return result
+
+
+def _gap(server: ServerSnapshot) -> Notice:
+    """A window that is not enforced: what it costs now, and what to do."""
+    figures, audit = server.figures, server.audit_summary
+    accept = number(figures.accept_length if figures else None, 2)
+    if audit is not None and audit.window is not None:
+        text = f"window {audit.window} {audit.verdict}: accept {accept}"
+    else:
+        text = f"window declared, not enforced: accept {accept}"
+    step = server.message or "a: audit"
+    if audit is not None:
+        step = f"a: audit   {audit.remedy}" if audit.remedy else "a: audit"
+    return _notice(server, "✖", "bad", text, step)
 
 
 def _notice(server: ServerSnapshot, glyph: str, role: str, text: str, next_step: str) -> Notice:

@@ -105,6 +105,12 @@ def audit(context: Context) -> Decision:
     return on_server(context)
 
 
+def measure(context: Context) -> Decision:
+    """An audit to add to, a server, and the backend's leave to send requests."""
+    decision = audit(context)
+    return context.ask(Action.BENCH) if decision.allowed else decision
+
+
 def bench(context: Context) -> Decision:
     """There has to be a benchmark runner."""
     if context.services.bench is None:

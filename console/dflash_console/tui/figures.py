@@ -118,6 +118,14 @@ def window_text(value: int | str | None) -> str:
     return MISSING if value is None else str(value)
 
 
+def declared_window(server: ServerSnapshot) -> str:
+    """The window of a server as a table cell: a flag's value, else what the drafter's config declares."""
+    audit = server.audit_summary
+    if audit is not None and audit.window is not None and not isinstance(server.window, int):
+        return str(audit.window)
+    return window_text(server.window)
+
+
 def audit_badge(audit: str | None) -> tuple[str, str]:
     """Text and role of the window audit: ``✓`` enforced, ``✖gap`` not, ``–`` not declared or not audited."""
     word = (audit or "").lower()

@@ -34,7 +34,7 @@ def row_of(server: ServerSnapshot, now: float, memory_width: int, busy: str = ""
     if busy:
         note = f"{busy} · {note}" if note else ""
     badge, badge_role = fig.audit_badge(server.audit)
-    window = fig.window_text(server.window)
+    window = fig.declared_window(server)
     figures = server.figures
     quiet = server.state in (ServerState.UNREACHABLE, ServerState.UNKNOWN)
     text = "dim" if quiet or server.state is ServerState.STOPPED else "text"
@@ -109,7 +109,7 @@ def plain_line(server: ServerSnapshot, now: float) -> str:
         str(server.state),
         server.profile or fig.MISSING,
         str(server.algorithm or fig.MISSING),
-        f"window {fig.window_text(server.window)}",
+        f"window {fig.declared_window(server)}",
         f"B/k {fig.budget_topk(server)}",
         f"tok/s {fig.rate(figures.decode_tok_s if figures else None)}",
         f"accept {fig.number(figures.accept_length if figures else None, 2)}",

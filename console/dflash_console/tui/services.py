@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
 
+from dflash_backend.audit.badges import Entry
+from dflash_backend.audit.measurement import Measurement, Progress
 from dflash_backend.control.contract import Operator
 from dflash_backend.core.clock import Clock, wall
 from dflash_backend.core.profile import Profile
@@ -163,9 +165,19 @@ class HostCare(Protocol):
 
 
 class AuditSource(Protocol):
-    """Opens the window audit of one server, as lines of plain text until it has a screen of its own."""
+    """The window audits: what is kept, reading one again, measuring."""
 
-    async def report(self, server: str) -> tuple[str, ...]: ...
+    def entry(self, server: str) -> Entry | None:
+        """What is kept of a server's present run; no I/O."""
+        ...
+
+    async def audit(self, server: str, *, fresh: bool) -> Entry:
+        """What is kept, or a new audit. Raises UnreachableError, RefusedError, ConfigError, FailedError."""
+        ...
+
+    def measure(self, server: str, *, force: bool) -> AsyncIterator[Progress | Measurement]:
+        """Measures the server; the result is kept with the audit. Raises RefusedError, UsageError, …"""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

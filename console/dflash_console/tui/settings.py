@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dflash_backend.core.profile import Profile
-from dflash_backend.core.samples import EffectiveSettings, ServerSnapshot
-from dflash_console.tui.figures import MISSING, window_text
+from dflash_backend.core.samples import AuditSummary, EffectiveSettings, ServerSnapshot
+from dflash_console.tui.figures import MISSING, audit_badge, window_text
 from dflash_console.tui.safetext import Pieces
 from dflash_console.tui.widgets.grid import Column, Row
 
 COLUMNS = (
-    Column(key="name", title="setting", width=11, most=28),
+    Column(key="name", title="setting", width=11, want=14, most=28),
     Column(key="asked", title="asked", width=7, most=26),
     Column(key="granted", title="granted", width=7, want=9, most=30),
 )
@@ -52,24 +52,37 @@ def _row(name: str, asked: object, granted: object, *, differs: bool | None = No
     )
 
 
+def _audited_row(asked: object, audit: AuditSummary | None) -> Row:
+    """The drafter's window as the audit knows it: a flag alone proves nothing."""
+    badge, role = audit_badge(audit.verdict if audit is not None else None)
+    words = "not audited" if audit is None else str(audit.verdict)
+    if audit is not None and audit.window is not None:
+        words = f"{words} {audit.window}"
+    granted: Pieces = ((f"{badge[0]} ", role), (words, role)) if badge != MISSING else ((words, "dim"),)
+    cells = {
+        "name": (("drafter window", "dim"),),
+        "asked": ((_word(asked), "text" if asked is not None else "dim"),),
+        "granted": granted,
+    }
+    return Row("drafter window", cells)
+
+
+def _flag_row(asked: int | None, got: EffectiveSettings) -> Row:
+    """The window flag as the server tells it; without one there is nothing wrong."""
+    if got.window_known and got.window is None:
+        return _row("window flag", asked, "no flag", differs=asked is not None)
+    return _row("window flag", asked, window_text(got.window) if got.window is not None else None)
+
+
 def settings_rows(server: ServerSnapshot, profile: Profile | None) -> list[Row]:
     """One row for each setting; a granted value that is not the asked one is marked."""
     got = server.settings or EffectiveSettings()
     options: Mapping[str, object] = profile.options if profile else {}
-    granted_window = window_text(got.window) if got.window_known and got.window is not None else None
-    if got.window_known and got.window is None:
-        granted_window = "off"
     asked_window = profile.window if profile and profile.drafter else None
     rows = [
         _row("algorithm", profile.algorithm if profile else None, got.algorithm or server.algorithm),
-        _row(
-            "window",
-            asked_window,
-            granted_window,
-            differs=isinstance(asked_window, int)
-            and granted_window is not None
-            and str(asked_window) != granted_window,
-        ),
+        _audited_row(asked_window, server.audit_summary),
+        _flag_row(asked_window if isinstance(asked_window, int) else None, got),
         _row("budget", profile.budget if profile else None, got.budget),
         _row("topk", profile.topk if profile else None, got.topk),
         _row("block size", profile.block_size if profile else None, got.block_size),

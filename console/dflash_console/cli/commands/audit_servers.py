@@ -80,7 +80,7 @@ async def _try(plane: ControlPlane, name: str) -> Entry | ConsoleError:
 
 
 async def _measure(plane: ControlPlane, name: str, *, force: bool, context: Context) -> None:
-    from dflash_backend.audit.measure import Progress
+    from dflash_backend.audit.measurement import Progress
     from dflash_backend.control.measuring import measure_window
 
     context.left = "the measurement was given up; the server goes on as before"

@@ -17,6 +17,7 @@ from dflash_backend.core.states import ServerState
 from dflash_backend.telemetry.contract import Series
 from dflash_console.tui import figures as fig
 from dflash_console.tui.actions import SERVER
+from dflash_console.tui.auditview import picture_lines
 from dflash_console.tui.deciders import Context
 from dflash_console.tui.history import SPANS, as_line, chart_end
 from dflash_console.tui.keys import bindings_in
@@ -63,6 +64,7 @@ class ServerScreen(LogActions):
                     yield Lines(id="memory")
             with Vertical(id="settings-panel", classes="panel"):
                 yield Grid(COLUMNS, id="settings", empty="not read yet")
+                yield Lines(id="windows")
         yield LogPanel(self.server_name, id="log-panel")
 
     def title_text(self) -> str:
@@ -161,10 +163,21 @@ class ServerScreen(LogActions):
     def _paint_settings(self, server: ServerSnapshot, now: float) -> None:
         rows = settings_rows(server, self._profile_of(server))
         self.query_one("#settings", Grid).set_rows(rows)
+        self._paint_windows()
         settings = server.settings
         self.console_app.set_title(
             self.query_one("#settings-panel"), "settings" if settings else "settings   not read back yet"
         )
+
+    def _paint_windows(self) -> None:
+        """The audit's picture, where there is room for it."""
+        audit = self.services.audit
+        entry = audit.entry(self.server_name) if audit is not None and not self.has_class("-short") else None
+        width = max(20, self.query_one("#settings-panel").content_size.width)
+        lines = picture_lines(entry, width, most=10 if self.has_class("-high") else 6)
+        windows = self.query_one("#windows", Lines)
+        windows.display = bool(lines)
+        windows.show(lines)
 
     def _profile_of(self, server: ServerSnapshot) -> Profile | None:
         """The profile as it is in the catalogue now; looked up once for each name."""

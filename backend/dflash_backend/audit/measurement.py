@@ -1,0 +1,192 @@
+"""Measures what the drafter's window does: accept length against context length, below and above the window.
+
+One text ends at the same place in a short and in a long context, so that the server has to continue the
+same words: what differs within a pair is the context alone. Temperature 0. The accept length of a request is
+its completion tokens over its verify steps; pairs of which one answer ends in a loop are left out, since a
+loop is accepted whole whatever the drafter sees.
+
+The shape, established with the reference engine (window 256, chain, 11 pairs; mean accept length at contexts
+of 72, 154, 422 and 882 tokens, and the ratio of beyond to below with its 95 % interval):
+
+    windows as declared             2.78  2.76  2.62  2.60   0.95 [0.89, 1.01]   holds
+    window dropped, block causal    2.78  2.76  1.09  1.08   0.40 [0.35, 0.45]   falls
+    all full, block both ways       1.11  1.15  1.11  1.07   0.95 [0.88, 1.02]   hardly accepted
+
+So a fall at the window says that it is dropped, and no fall that it is enforced (or that this drafter does
+not mind). Where causality inside the block is lost the drafter is hardly accepted at any length: there is
+nothing left that could fall, and length alone cannot tell which fault it is. The rule compares within one
+server and is tuned to no model.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
+
+from dflash_backend.core.errors import UsageError
+from dflash_backend.sglang.meta_info import RequestMeta
+
+Shape = Literal["holds", "falls", "hardly accepted", "not distinguishable"]
+
+FEWEST_PAIRS = 6
+HOLDS_ABOVE = 0.8
+FALLS_BELOW = 0.7
+"""Ratio of the accept length beyond the window to the one below it; between the two nothing is said."""
+HARDLY = 1.3
+"""An accept length of 1 means that no draft was ever accepted."""
+BELOW, BEYOND = ("far below", "below"), ("beyond", "far beyond")
+"""Names of the context lengths on either side of the window."""
+_RESAMPLES = 4000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interval:
+    """A mean with its 95 % bootstrap interval over pairs."""
+
+    mean: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.mean:.2f} [{self.low:.2f}, {self.high:.2f}]"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """One context length. ``tokens``: the mean prompt length as the server counted it."""
+
+    name: str
+    tokens: int
+    accept_length: Interval
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """What was measured. ``ratio``: beyond over below the window; ``control``: below over far below."""
+
+    window: int
+    pairs: int
+    dropped: int
+    points: tuple[Point, ...]
+    ratio: Interval | None
+    control: Interval | None
+    shape: Shape
+    text: str
+
+    def to_json(self) -> dict[str, object]:
+        """The measurement as JSON types."""
+        return {
+            **msgspec.to_builtins(self),
+            "decision": {"holds_above": HOLDS_ABOVE, "falls_below": FALLS_BELOW, "hardly_below": HARDLY},
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far it is."""
+
+    done: int
+    total: int
+
+
+def is_loop(text: str, tail: int = 120, longest: int = 60) -> bool:
+    """True when the end of an answer repeats itself: such an answer is accepted whole in any window mode."""
+    last = text[-tail:]
+    return len(last) == tail and any(last[p:] == last[:-p] for p in range(1, longest + 1))
+
+
+def judge(
+    window: int,
+    ends: Sequence[int],
+    names: Sequence[str],
+    answers: Mapping[tuple[int, str], tuple[RequestMeta, str]],
+) -> Measurement:
+    """The measurement out of the answers, by end of context and name of point."""
+    lengths: dict[str, list[float]] = {name: [] for name in names}
+    tokens: dict[str, list[int]] = {name: [] for name in names}
+    dropped = 0
+    for end in ends:
+        told = [answers[end, name] for name in names]
+        specs = [meta.spec for meta, _ in told]
+        if any(spec is None for spec in specs):
+            raise UsageError(
+                "the server tells no verify steps: it does not speculate, or has no meta_info for them",
+                next_step="measure a server with a drafter",
+            )
+        if any(is_loop(answer) for _, answer in told):
+            dropped += 1
+            continue
+        for name, spec, (meta, _) in zip(names, specs, told, strict=True):
+            assert spec is not None
+            lengths[name].append(spec.accept_length)
+            tokens[name].append(meta.prompt_tokens or 0)
+    kept = len(ends) - dropped
+    points = tuple(
+        Point(name=name, tokens=round(statistics.fmean(tokens[name])), accept_length=interval(lengths[name]))
+        for name in names
+        if lengths[name]
+    )
+    if kept < FEWEST_PAIRS:
+        text = f"only {kept} of {len(ends)} contexts gave answers that do not end in a loop: too few"
+        return Measurement(
+            window=window, pairs=kept, dropped=dropped, points=points, ratio=None, control=None,
+            shape="not distinguishable", text=text,
+        )  # fmt: skip
+    far = [name for name in names if name in BEYOND]
+    beyond = [statistics.fmean(math.log(lengths[n][i]) for n in far) for i in range(kept)]
+    ratio = _ratio([b - math.log(s) for b, s in zip(beyond, lengths["below"], strict=True)])
+    control = _ratio(
+        [math.log(b) - math.log(f) for b, f in zip(lengths["below"], lengths["far below"], strict=True)]
+    )
+    best = max(points, key=lambda point: point.accept_length.mean)
+    shape, text = _shape(ratio, control, best)
+    return Measurement(
+        window=window, pairs=kept, dropped=dropped, points=points, ratio=ratio, control=control,
+        shape=shape, text=text,
+    )  # fmt: skip
+
+
+def _shape(ratio: Interval, control: Interval, best: Point) -> tuple[Shape, str]:
+    if best.accept_length.high < HARDLY:
+        return "hardly accepted", (
+            f"drafts are hardly accepted at any context length (at best {best.accept_length}, 1 is none): "
+            "length cannot tell why. A block that lost its causality looks like this, and so does one window "
+            "on every layer, or a drafter of another model"
+        )
+    if ratio.high < FALLS_BELOW and ratio.high < control.low:
+        return "falls", (
+            f"the accept length falls to {ratio} of itself beyond the window and not before it "
+            f"({control} between two lengths below): the window is not applied"
+        )
+    if ratio.low > HOLDS_ABOVE:
+        return "holds", (
+            f"the accept length beyond the window is {ratio} of the one below it: the window is applied, or "
+            "this drafter does not mind when it is not"
+        )
+    return "not distinguishable", (
+        f"beyond the window the accept length is {ratio} of the one below it, and {control} between two "
+        "lengths below: too little, or too gradual, to be put down to the window"
+    )
+
+
+def interval(values: Sequence[float]) -> Interval:
+    """Mean and 95 % percentile bootstrap interval; the same values always give the same interval."""
+    return _bootstrap(values, lambda mean: mean)
+
+
+def _ratio(logs: Sequence[float]) -> Interval:
+    return _bootstrap(logs, math.exp)
+
+
+def _bootstrap(values: Sequence[float], shown: Callable[[float], float]) -> Interval:
+    source = random.Random(0)  # noqa: S311 (resampling, not secrets)
+    count = len(values)
+    means = sorted(statistics.fmean(source.choices(values, k=count)) for _ in range(_RESAMPLES))
+    low, high = means[int(0.025 * _RESAMPLES)], means[int(0.975 * _RESAMPLES) - 1]
+    return Interval(mean=shown(statistics.fmean(values)), low=shown(low), high=shown(high))
