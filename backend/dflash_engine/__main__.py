@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 _USAGE = """usage: python -m dflash_engine serve [options]    SGLang's HTTP surface over the reference engine
@@ -15,6 +16,8 @@ def main(argv: list[str]) -> int:
     if argv and argv[0] in ("-h", "--help"):
         sys.stdout.write(_USAGE)
         return 0
+    # Small matrices: BLAS threads cost more than they give. Read when numpy loads.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     if command == "serve":
         from dflash_engine.server.serve import main as serve
 
