@@ -11,7 +11,6 @@ up.
 from __future__ import annotations
 
 import ast
-import functools
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -78,6 +77,7 @@ class Evaluator(Statements):
         self._sources = sources
         self._modules: dict[str, Scope] = {}
         self._depth = 0
+        self._generators: dict[int, bool] = {}
         self.oracle = oracle or Oracle()
         self.made: list[Made] = []
         """Everything that was made outside the sources, in order."""
@@ -266,7 +266,10 @@ class Evaluator(Statements):
     def _run(self, function: Function, positional: Sequence[Any], named: Mapping[str, Any]) -> Any:
         if self._depth >= MAX_DEPTH:
             raise GaveUpError(f"calls deeper than {MAX_DEPTH}")
-        if _is_generator(function.node):
+        key = id(function.node)
+        if key not in self._generators:
+            self._generators[key] = _is_generator(function.node)
+        if self._generators[key]:
             return Unknown("generator")
         scope = Scope(function.scope.module, function.scope)
         if function.owner is not None:
@@ -323,7 +326,6 @@ class Evaluator(Statements):
             raise RaisedError("TypeError", f"{function.name}() does not take {sorted(rest)[0]}")
 
 
-@functools.lru_cache(maxsize=4096)
 def _is_generator(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) -> bool:
     """True for generators and coroutines: calling one runs nothing yet."""
     if isinstance(node, ast.AsyncFunctionDef):

@@ -29,6 +29,9 @@ CLASSES: Mapping[str, str] = {
 _FROM_SWA_FIELD = "0.5.19"
 """First release that takes ``dflash_config.swa_window_size`` of the Nemotron 3.5 layout."""
 
+_CAUSAL_FULL = "0.5.17"
+"""First release that makes full layers causal for ``is_causal: true``; later ones follow it for all."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StockLayers:
@@ -77,7 +80,7 @@ def stock_layers(release: Release, view: TransformersView, count: int | None) ->
         except (TypeError, ValueError, OverflowError):
             shown = sanitise(repr(window), multiline=False, limit=40)
             return StockLayers(fails=f"sliding_window {shown} is no number")
-    explicit = _explicit_causality(view.values) if release.explicit_causal else None
+    said = _explicit_causality(view.values)
     layers = []
     for index in range(count):
         kind = types[index]
@@ -91,10 +94,19 @@ def stock_layers(release: Release, view: TransformersView, count: int | None) ->
                 index=index,
                 window=left + 1 if bounded and left is not None else None,
                 window_known=True,
-                causal=explicit if explicit is not None else kind == SLIDING,
+                causal=_causal(release, kind, said),
             )
         )
     return StockLayers(layers=tuple(layers), runner_window=left)
+
+
+def _causal(release: Release, kind: str, said: bool | None) -> bool:
+    """Causality inside the block: by the kind of layer, and by ``is_causal`` where a release reads it."""
+    if said is not None and release.explicit_causal:
+        return said
+    if said and kind == FULL and _since(release, _CAUSAL_FULL):
+        return True
+    return kind == SLIDING
 
 
 def _class_problem(release: Release, architectures: Any) -> str:

@@ -111,7 +111,9 @@ def _faults_of(layer: DeclaredLayer, row: LayerRow) -> set[str]:
         faults.add("unknown")
     elif slides and row.attended != layer.window:
         faults.add("differs")
-    elif not slides and layer.known and row.attended is not None:
+    elif not layer.known and not slides:
+        faults.add("unknown")
+    elif not slides and row.attended is not None:
         faults.add("clamped")
     if row.causal is None or layer.causal is None:
         if row.attended_known and layer.known:

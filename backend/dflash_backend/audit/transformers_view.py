@@ -39,6 +39,11 @@ _PLAIN = frozenset({"llama", "deepseek_v3", "deepseek_v2", "glm4", "glm4_moe", "
 KNOWN = _TYPES_FIELD | _PLAIN | _WINDOW_FIELD
 """Model types whose treatment of the fields was looked at."""
 
+_DEFAULT_LAYERS = {
+    "qwen2": 32, "qwen3": 32, "qwen3_moe": 24, "llama": 32, "mistral": 32, "gpt_oss": 36, "deepseek_v3": 61,
+}  # fmt: skip
+"""Layers of a config that does not say how many."""
+
 _LAYER_KINDS = frozenset(
     {
         FULL, SLIDING, "chunked_attention", "linear_attention", "mamba", "conv", "attention", "sparse",
@@ -108,6 +113,7 @@ class _View:
             self.notes.append(f"what transformers' class for model_type {name} does is not known here")
         self._check_types()
         if not self.fails:
+            self._count()
             self._window()
             self._layer_types()
             self._check_layer_types()
@@ -143,6 +149,20 @@ class _View:
         types = values.get("layer_types")
         if self.kind in _TYPES_FIELD and types is not None and not _texts(types):
             self._fail("layer_types", types, "a list of texts or null")
+
+    def _count(self) -> None:
+        inner = self.values.get("text_config")
+        nested = isinstance(inner, Mapping) and "num_hidden_layers" in inner
+        default = _DEFAULT_LAYERS.get(self.kind)
+        types = self.values.get("layer_types")
+        if "num_hidden_layers" in self.values or nested:
+            return
+        if default is not None:
+            self.values["num_hidden_layers"] = default
+            self.notes.append(f"no num_hidden_layers: transformers fills in {default}")
+        elif isinstance(types, list) and types:
+            self.values["num_hidden_layers"] = len(types)
+            self.notes.append(f"no num_hidden_layers: taken to be {len(types)}, the length of layer_types")
 
     def _window(self) -> None:
         values = self.values
