@@ -6,8 +6,8 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from e2e.console_driver import Console
 
+from e2e.console_driver import Console
 from rigs.sshd import Sshd, free_port
 
 pytestmark = pytest.mark.sshd

@@ -50,11 +50,15 @@ def _weighed(verdict: Verdict, measurement: Measurement) -> tuple[Severity, str,
             )
         case "falls":
             return "gap", "measured", f"This goes with the verdict {verdict}" if verdict.is_gap else ""
-        case "holds" if verdict.is_gap:
+        case "holds" if verdict in (Verdict.IGNORED, Verdict.DECLARED_BUT_DROPPED):
             remark = f"The rest says {verdict}: this drafter does not mind, or what was read is not what runs"
             return "warning", "measured-contradicts", remark
         case "holds":
-            return "ok", "measured", "This goes with the verdict enforced" if known else ""
+            return (
+                ("ok" if known else "info"),
+                "measured",
+                f"This goes with the verdict {verdict}" if known else "",
+            )
         case "hardly accepted" if verdict is Verdict.ENFORCED:
             remark = (
                 "The windows are said to be enforced: look at the drafter's model, template, quantisation"

@@ -40,19 +40,19 @@ def verdict_lines(entry: Entry, width: int) -> list[Pieces]:
         ]
     report = entry.audit.report
     glyph, role = sign_of(report.verdict)
-    version = f"   SGLang {report.sglang_version}" if report.sglang_version else ""
     lines: list[Pieces] = [
         (
             (f"{glyph} ", role),
             (str(report.verdict).upper(), role),
             (f"   {meaning(report.verdict)}", "strong"),
-            (version, "dim"),
         )
     ]
     if cost := _cost(report):
         lines += [(("  ", "dim"), (line, "text")) for line in _short(cost, width - 2, 2)]
-    if report.layers:
-        lines.append((("  ", "dim"), (cache_line(report), "dim")))
+    facts = [f"SGLang {report.sglang_version}"] if report.sglang_version else []
+    facts += [cache_line(report)] if report.layers else []
+    if facts:
+        lines.append((("  ", "dim"), (" · ".join(facts), "dim")))
     return lines
 
 
