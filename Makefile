@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 VENV ?= .venv
 BIN := $(VENV)/bin
-RIG_VERSIONS ?= 0.5.11 0.5.14 0.5.23
+RIG_VERSIONS ?= 0.5.11 0.5.13.post1 0.5.14 0.5.23
 
 .PHONY: demo run test check lint types imports format rig bench snapshots clean help
 
