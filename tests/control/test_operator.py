@@ -155,3 +155,23 @@ async def test_a_port_from_which_sglang_derives_none_is_marked(
     found = [w for w in plan.warnings if f"port {port}" in w.text]
     assert bool(found) == warned
     assert all(w.dangerous for w in found)
+
+
+async def test_a_server_that_serves_and_does_not_tell_its_settings_is_not_given_up(
+    host: ScriptedHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dflash_backend.control.operator.READ_BACK_S", 0.0)
+    plan = await host.operator.plan(Action.START, "a")
+
+    async def launch(spec: object) -> object:
+        run = host.run("new")
+        host.show(ServerState.READY, run)
+        object.__setattr__(host.now, "settings", None)
+        return run
+
+    monkeypatch.setattr(host, "launch", launch)
+    steps, outcome = await carry_out(host, plan)
+    assert outcome.ok
+    assert "could not be read back" in outcome.summary
+    assert (steps[-1].name, steps[-1].state) == ("read back", "failed")
+    assert host.done == []

@@ -99,7 +99,9 @@ def free_ports(count: int) -> list[int]:
 @contextmanager
 def cleaning() -> Iterator[bool]:
     """True when nobody else cleans up after dead demos at the same time."""
-    with (ensure_dir(state_dir() / "demo") / "lock").open("w") as stream:
+    path = ensure_dir(state_dir() / "demo") / "lock"
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    with os.fdopen(handle, "w") as stream:
         try:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

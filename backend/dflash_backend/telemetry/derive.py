@@ -20,6 +20,13 @@ BEING_LAUNCHED = "being launched"
 HTTP_SILENT_S = 15.0
 """So long may a server that was ready stay silent before that is said: a long prefill blocks its answers."""
 
+CONNECTING = "connecting"
+READING = "connected, reading the host"
+ASKING = "something listens on the port, asking it"
+ASKING_OURS = "the process lives, asking its port"
+NOT_YET = frozenset({CONNECTING, READING, ASKING, ASKING_OURS})
+"""Messages of a state that is unknown only until the first answers have come."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpAnswer:
@@ -121,9 +128,9 @@ def _without_host(facts: Facts) -> Derived | None:
         return None
     if facts.host_at is None and link is not None:
         if link.state is LinkState.CONNECTING and link.last_seen is None:
-            return Derived(state=ServerState.UNKNOWN, message="connecting")
+            return Derived(state=ServerState.UNKNOWN, message=CONNECTING)
         if up and not facts.host_problem and facts.now - link.since <= HOST_SILENT_S:
-            return Derived(state=ServerState.UNKNOWN, message="connected, reading the host")
+            return Derived(state=ServerState.UNKNOWN, message=READING)
     if up and facts.host_problem:
         # The host answers, but cannot be watched: whose server it is cannot be told.
         return Derived(state=ServerState.UNKNOWN, message=f"{facts.host_problem} ({_seen(facts)})")
@@ -151,7 +158,7 @@ def _without_run(facts: Facts, prefix: str) -> Derived:
             message=f"{prefix}{_holder(facts)} answers on the port, not started from here",
         )
     if facts.listening and facts.http.asked is None:
-        return Derived(state=ServerState.UNKNOWN, message="something listens on the port, asking it")
+        return Derived(state=ServerState.UNKNOWN, message=ASKING)
     if facts.listening:
         said = facts.http.message or "it does not answer as SGLang does"
         return Derived(
@@ -181,12 +188,14 @@ def _alive(facts: Facts, run: RunStatus) -> Derived:
         )
     if facts.listening and http.asked is None:
         # Seen for the first time, with an open port: it may have been ready for days.
-        return Derived(state=ServerState.UNKNOWN, message="the process lives, asking its port")
+        return Derived(state=ServerState.UNKNOWN, message=ASKING_OURS)
     stage = facts.stage or Stage(name=StageName.LAUNCH)
     if stage.name is StageName.READY:
         # The log line alone is not enough: an answer is.
         stage = Stage(name=StageName.WARM_UP)
     since = "" if run.started_at is None else f"starting for {age(facts.now - run.started_at)}"
+    if facts.listening and http.message:
+        since = f"{since}; its port: {http.message}" if since else f"its port: {http.message}"
     return Derived(state=ServerState.STARTING, stage=stage, message=run.note or since)
 
 

@@ -94,13 +94,16 @@ async def once_a_second(fleet: FleetView) -> AsyncIterator[Snapshot]:
 
 
 def _known(snapshot: Snapshot) -> bool:
+    from dflash_backend.telemetry.derive import NOT_YET
+
     links = {link.host: link for link in snapshot.hosts}
     for server in snapshot.servers:
         link = links.get(server.host)
         if link is not None and link.state is LinkState.CONNECTING:
             return False
         waiting = link is not None and link.state is LinkState.UP
-        if waiting and (server.state is ServerState.UNKNOWN or _half_read(server.state, server.figures)):
+        unknown = server.state is ServerState.UNKNOWN and server.message in NOT_YET
+        if waiting and (unknown or _half_read(server.state, server.figures)):
             return False
     return True
 
@@ -121,6 +124,8 @@ def link_error(link: LinkStatus) -> RefusedError | UnreachableError:
     """A connection's state as an error."""
     where = f"host {link.host}"
     text = link.message or str(link.state)
+    if link.state is LinkState.CONNECTING:
+        text = f"no connection within {SETTLE_S:.0f} s"
     match link.state:
         case LinkState.KEY_UNKNOWN:
             step = f"compare the fingerprint, then: dflash-console hosts trust {link.host}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import importlib
 import inspect
 import sys
@@ -45,10 +46,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _report(errors[0], output) if errors else _crash(group, context)
     except OSError as error:
         # Without a plainer message from where it happened this is still better than a traceback.
-        name = f"{error.filename}: " if isinstance(error.filename, str) else ""
-        return _report(ConsoleError(f"{name}{error.strerror or error}"), output)
+        return _report(_plain_words(error), output)
     except Exception as error:
         return _crash(error, context)
+
+
+def _plain_words(error: OSError) -> ConsoleError:
+    name = error.filename if isinstance(error.filename, str) else ""
+    cannot_write = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT)
+    step = "check room and permissions there, or set XDG_STATE_HOME and XDG_DATA_HOME to other folders"
+    return ConsoleError(
+        error.strerror or str(error),
+        where=name,
+        next_step=step if name and error.errno in cannot_write else "",
+    )
 
 
 def _flat(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:

@@ -73,9 +73,14 @@ def show(snapshot: Snapshot, context: Context) -> None:
         ],
         [_row(server, snapshot.at) for server in snapshot.servers],
     )
+    # What is said of every server of a host is about the host: said once.
+    said: dict[tuple[str, str], list[str]] = {}
     for server in snapshot.servers:
         for line in _remarks(server):
-            context.out.line(f"{server.name}: {line}")
+            said.setdefault((server.host, line), []).append(server.name)
+    for (host, line), names in said.items():
+        whose = names[0] if len(names) == 1 else f"{host}, {len(names)} servers"
+        context.out.line(f"{whose}: {line}")
 
 
 def _remarks(server: ServerSnapshot) -> list[str]:
