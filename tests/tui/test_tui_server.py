@@ -30,6 +30,7 @@ from dflash_console.tui.memorylines import memory_lines
 from dflash_console.tui.screens.log import LogScreen
 from dflash_console.tui.screens.server import ServerScreen
 from dflash_console.tui.settings import settings_rows
+from dflash_console.tui.widgets.chart import Chart
 from dflash_console.tui.widgets.logview import LogView
 
 
@@ -190,6 +191,25 @@ async def test_a_save_that_fails_says_what_to_do(tmp_path: Path) -> None:
         await until(lambda: view.store.total == len(LOG), "log read")
         await pilot.press("S")
         await until(lambda: any("was not saved" in text for text in toasts(app)), "told")
+
+
+async def test_the_charts_are_drawn_for_the_size_they_have() -> None:
+    app = DflashApp(fake_services())
+    async with app.run_test(size=(80, 24)) as pilot:
+        await opened(pilot)
+        for size in ((100, 30), (120, 40), (80, 24), (200, 50), (61, 16)):
+            await pilot.resize_terminal(*size)
+            await until(lambda: app.size == size, "resized")  # noqa: B023
+            for chart in app.screen.query(Chart):
+                await until(
+                    lambda: (
+                        chart.size.height < 2  # noqa: B023
+                        or "0.0┤" in chart.render_line(chart.size.height - 1).text  # noqa: B023
+                        or " 0┤" in chart.render_line(chart.size.height - 1).text  # noqa: B023
+                        or "now" in chart.render_line(chart.size.height - 1).text  # noqa: B023
+                    ),
+                    f"{chart.id} at {size}",
+                )
 
 
 async def test_text_marked_with_the_mouse_is_what_is_copied() -> None:

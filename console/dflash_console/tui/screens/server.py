@@ -136,7 +136,7 @@ class ServerScreen(LogActions):
             (("tok/s  ", "dim"), (fig.rate(figures.decode_tok_s if figures else None), "accent-strong")),
             _peak(tok_s),
         )
-        wide = not self.has_class("-narrow")
+        wide = self.query_one("#accept-line").size.width >= 56
         self.query_one("#accept-line", Line).show(
             (
                 ("accept length  " if wide else "accept  ", "dim"),

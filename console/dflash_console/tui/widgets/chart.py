@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rich.segment import Segment
+from textual.geometry import Size
 from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
@@ -45,6 +46,7 @@ class Chart(Widget):
         self._span = (0.0, 0.0)
         self._ascii = False
         self._rows: list[list[Piece]] | None = None
+        self._drawn_for = Size(0, 0)
         self._look: Look | None = None
 
     @property
@@ -71,7 +73,7 @@ class Chart(Widget):
 
     def on_resize(self) -> None:
         """Another size is another drawing, and may be worth other points."""
-        self._rows = None
+        self.refresh()
         self.post_message(self.Resized())
 
     def _draw(self) -> list[list[Piece]]:
@@ -97,8 +99,9 @@ class Chart(Widget):
         """One row of the drawing."""
         if self._look is None:
             self._look = Look(self.app)
-        if self._rows is None:
-            self._rows = self._draw()
+        if self._rows is None or self._drawn_for != self.size:
+            # A new size is painted before its event comes.
+            self._rows, self._drawn_for = self._draw(), self.size
         base, look = self.rich_style, self._look
         if y >= len(self._rows):
             return Strip.blank(self.size.width, base)
