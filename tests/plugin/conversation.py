@@ -22,7 +22,7 @@ from rigs.sshd import poll_until
 
 NEW = 48
 """Tokens of a continuation."""
-POOL = 2600
+POOL = 1500
 OPTIONS = ("--chunked-prefill-size", "256", "--schedule-conservativeness", "0.05")
 PROBE_MIN = 200
 """Cached tokens from which on draft layers are probed: also the compact cache of 256 tokens reaches it."""
@@ -91,7 +91,7 @@ def hold(server: Server, probe: Path, *, whole: bool) -> Answers:
         longer = [server.generate(measured()[2] + alone[2]["output_ids"] + [700, 800, 900], NEW)]
     together = server.generate(mixed(), NEW)
     if whole:
-        retracted = server.generate([prompt[:20] for prompt in prompts(1024)[:8]], 340)
+        retracted = server.generate([prompt[:20] for prompt in prompts(1024)[:8]], 200)
         aborted, beside = _abort_one(server)
     log = server.log_text()
     lines = [line.split(report.LOG_PREFIX)[1] for line in log.splitlines() if report.LOG_PREFIX in line]
@@ -112,7 +112,7 @@ def hold(server: Server, probe: Path, *, whole: bool) -> Answers:
 
 def _abort_one(server: Server) -> tuple[Any, list[Any]]:
     """A request that is aborted while it runs beside two others; all three answers."""
-    endless = {"temperature": 0, "max_new_tokens": 2000, "ignore_eos": True}
+    endless = {"temperature": 0, "max_new_tokens": 1000, "ignore_eos": True}
     with ThreadPoolExecutor(4) as pool:
         body = {"rid": "endless", "input_ids": prompts(64)[3], "sampling_params": endless}
         stopped = pool.submit(server.post, "/generate", body)

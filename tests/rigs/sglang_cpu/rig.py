@@ -9,6 +9,7 @@ between test runs. The rig judges behaviour, never speed.
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import json
 import os
@@ -152,6 +153,7 @@ class SglangRig:
                     stdin=subprocess.DEVNULL,
                     env=self.environment(environment),
                     start_new_session=True,
+                    preexec_fn=_die_with_the_tests,
                 )
             try:
                 server = Server(f"http://127.0.0.1:{port}", process.pid, log)
@@ -196,6 +198,11 @@ class SglangRig:
 
 def _release(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split(".")[:3])
+
+
+def _die_with_the_tests() -> None:
+    """In the child: a test run that is killed takes its server along, and that one SGLang's processes."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
 def _free_port() -> int:
