@@ -16,7 +16,7 @@ from dflash_backend.audit.evaluator import Evaluator
 from dflash_backend.audit.inputs import MemoryTree
 from dflash_backend.audit.paths import explore
 from dflash_backend.audit.report import AuditReport, Verdict
-from dflash_backend.audit.values import GaveUpError, Unknown
+from dflash_backend.audit.values import GaveUpError
 from rigs.sglang_sources import stock
 
 pytestmark = pytest.mark.filterwarnings("ignore::SyntaxWarning")
@@ -152,11 +152,11 @@ EXPRESSION = st.recursive(
     st.sampled_from(["1", "0", "None", "True", "'a'", "[]", "{}", "house.x", "x", "-3", "2.5", "()"]),
     lambda inner: st.one_of(
         st.tuples(
-            inner, st.sampled_from(["+", "-", "*", "//", "%", "**", "and", "or", "in", "==", "<"]), inner
+            inner, st.sampled_from(["+", "-", "*", "//", "**", "and", "or", "in", "==", "<"]), inner
         ).map(lambda p: f"({p[0]} {p[1]} {p[2]})"),
-        st.tuples(
-            st.sampled_from(["len", "int", "str", "list", "set", "sorted", "max", "dict", "zip"]), inner
-        ).map(lambda p: f"{p[0]}({p[1]})"),
+        st.tuples(st.sampled_from(["len", "int", "str", "list", "set", "sorted", "max"]), inner).map(
+            lambda p: f"{p[0]}({p[1]})"
+        ),
         st.lists(inner, max_size=3).map(lambda p: f"[{', '.join(p)}]"),
         st.tuples(inner, inner).map(lambda p: f"{p[0]}[{p[1]}]"),
         st.tuples(inner, inner).map(lambda p: f"[{p[0]} for x in {p[1]}]"),
@@ -167,7 +167,16 @@ EXPRESSION = st.recursive(
 )
 
 
-@settings(max_examples=400, deadline=None)
+def known(value: Any) -> bool:
+    """True for a value without an unknown part."""
+    if isinstance(value, list | tuple | set):
+        return all(known(item) for item in value)
+    if isinstance(value, dict):
+        return all(known(item) for item in (*value, *value.values()))
+    return isinstance(value, int | float | str | type(None))
+
+
+@settings(max_examples=300, deadline=None)
 @given(text=EXPRESSION)
 def test_what_the_evaluator_knows_python_knows_too(text: str) -> None:
     """Every plain value that the evaluator finds is the one that Python finds."""
@@ -188,11 +197,11 @@ def test_what_the_evaluator_knows_python_knows_too(text: str) -> None:
         return
     except Exception as error:
         kind = type(error).__name__
-        same = found.raised.kind == kind if found.raised else isinstance(found.value, Unknown)
+        same = found.raised.kind == kind if found.raised else not known(found.value)
         if not same:
             raise AssertionError(f"{text} raises {kind}, the evaluator says {found}") from None
         return
     if found.raised is not None:
         raise AssertionError(f"{text} gives {wanted!r}, the evaluator raises {found.raised}")
-    if not isinstance(found.value, Unknown):
-        assert found.value == (list(wanted) if isinstance(wanted, zip) else wanted)
+    if known(found.value):
+        assert found.value == wanted

@@ -233,7 +233,8 @@ class Expressions:
         for node in nodes:
             if isinstance(node, ast.Starred):
                 value = self.value(node.value, scope)
-                items += value if isinstance(value, list | tuple | range | set) else [Unknown("*items")]
+                known = isinstance(iterable(value), list | tuple | range | set)
+                items += value if known else [Unknown("*items")]
             else:
                 items.append(self.value(node, scope))
         if len(items) > MAX_ITEMS:
@@ -287,7 +288,7 @@ class Expressions:
         if not generators:
             yield True
             return
-        items = self.value(generators[0].iter, scope)
+        items = iterable(self.value(generators[0].iter, scope))
         if not isinstance(items, ITERABLE) or (isinstance(items, dict) and MISSING in items):
             yield False
             return
@@ -315,6 +316,13 @@ class Expressions:
                 value = repr(value[:500])
             parts.append(text_of(value) if isinstance(value, PLAIN) else "…")
         return "".join(parts)[:2000]
+
+
+def iterable(value: Any) -> Any:
+    """``value``, as something to go over. Raises RaisedError when it certainly cannot be."""
+    if isinstance(value, int | float | None):
+        raise RaisedError("TypeError", f"{type(value).__name__} is not iterable")
+    return value
 
 
 def unpack(parts: Sequence[ast.expr], value: Any) -> list[Any]:

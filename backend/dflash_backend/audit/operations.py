@@ -95,7 +95,7 @@ def binary(op: ast.operator, left: Any, right: Any) -> Any:
 
 
 def _small_power(left: Any, right: Any) -> bool:
-    return isinstance(left, int | float) and isinstance(right, int | float) and abs(right) <= 64
+    return not isinstance(right, int | float) or abs(right) <= 64
 
 
 def _repeats(left: Any, right: Any) -> int:
@@ -132,9 +132,15 @@ def compare(op: ast.cmpop, left: Any, right: Any) -> Any:
 
 def _contains(left: Any, right: Any) -> bool | None:
     if isinstance(right, str):
+        if isinstance(left, PLAIN) and not isinstance(left, str):
+            raise RaisedError("TypeError", f"{type(left).__name__} in a text")
         return left in right if isinstance(left, str) else None
+    if isinstance(right, int | float | bytes | None):
+        raise RaisedError("TypeError", f"{type(right).__name__} is no container")
     if not isinstance(right, list | tuple | dict | set | range):
         return None
+    if isinstance(right, dict | set) and isinstance(left, list | dict | set):
+        raise RaisedError("TypeError", f"unhashable type: {type(left).__name__}")
     answers = [same(left, item) for item in right]
     return True if True in answers else (None if None in answers else False)
 
@@ -178,6 +184,8 @@ def _same(left: Any, right: Any, left_over: list[int]) -> bool | None:
 
 def subscript(owner: Any, key: Any) -> Any:
     """``owner[key]``; Unknown when it cannot be known. Raises RaisedError."""
+    if isinstance(owner, dict) and isinstance(key, list | dict | set):
+        raise RaisedError("TypeError", f"unhashable type: {type(key).__name__}")
     if isinstance(owner, dict) and is_key(key):
         if key in owner:
             return owner[key]
@@ -187,7 +195,7 @@ def subscript(owner: Any, key: Any) -> Any:
             return owner[key]
         except IndexError as error:
             raise RaisedError("IndexError", str(error)) from None
-    if isinstance(owner, list | tuple | str | range | type(None)) and isinstance(key, SCALAR):
+    if isinstance(owner, (*SCALAR, list, tuple, range, set)) and isinstance(key, PLAIN):
         raise RaisedError("TypeError", f"{type(owner).__name__} cannot be indexed so")
     return Unknown("item")
 

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Sequence
 from typing import Any
 
-from dflash_backend.audit.expressions import ITERABLE, Expressions, describe
+from dflash_backend.audit.expressions import ITERABLE, Expressions, describe, iterable
 from dflash_backend.audit.operations import PLAIN, binary, is_false
 from dflash_backend.audit.values import (
     MISSING,
@@ -152,7 +152,7 @@ class Statements(Expressions):
                 raise
 
     def _for(self, node: ast.For, scope: Scope) -> None:
-        items = self.value(node.iter, scope)
+        items = iterable(self.value(node.iter, scope))
         if not isinstance(items, ITERABLE) or (isinstance(items, dict) and MISSING in items):
             # How often is not known: what the body may do is done once, with an unknown item.
             items = [Unknown("loop")] if self.oracle.decide(f"{describe(node.iter)} is not empty") else []
