@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import sys
+import urllib.request
 from collections.abc import Iterator
 
 import pytest
@@ -90,3 +92,35 @@ def test_all_servers_and_the_exit_codes(console: Console, sshd: Sshd) -> None:
     sshd.stop()
     assert console.run("audit", "one").code == 3
     assert console.run("audit").code == 3
+
+
+def test_a_measurement_is_refused_while_others_use_the_server(console: Console) -> None:
+    assert console.run("start", "one").code == 0
+    port = console.server("one")["port"]
+    body = {"text": "def main():\n", "sampling_params": {"max_new_tokens": 4000, "ignore_eos": True}}
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{port}/generate",
+        data=json.dumps({**body, "stream": True}).encode(),
+        headers={"Content-Type": "application/json"},
+    )
+    with urllib.request.urlopen(request, timeout=60) as stream:
+        assert stream.readline(), "the other request runs"
+        done = console.run("audit", "one", "--measure", "--json")
+    assert done.code == 4
+    assert "request(s) of others" in done.document["error"]["what"]
+    assert "--force" in done.document["error"]["next_step"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_measurement_stands_beside_the_other_evidence(console: Console) -> None:
+    assert console.run("start", "one", "--profile", "ref-window-ignored").code == 0
+    done = console.run("audit", "one", "--measure", "--json", timeout=800)
+    assert done.code == 1, done.err
+    assert done.document["verdict"] == "ignored"
+    assert done.document["measured"]["shape"] == "hardly accepted"
+    assert len(done.document["measured"]["points"]) == 4
+    assert done.document["findings"][0]["code"] == "measured"
+    assert {proof["strength"] for proof in done.document["findings"][0]["evidence"]} == {"measured"}
+    log = (console.folder.parents[1] / ".local/state/dflash-console/actions.jsonl").read_text()
+    assert "accept length against context length" in log

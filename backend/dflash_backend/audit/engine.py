@@ -165,7 +165,7 @@ def _report(
                 severity="ok",
                 code="engine-enforced",
                 text="every layer attends to what the drafter's config declares",
-                evidence=(asked,),
+                evidence=(asked, *rows[0].evidence),
             )
         )
     return AuditReport(
