@@ -41,7 +41,7 @@ def next_state(state: BenchState | None, event: Event, *, at: float) -> BenchSta
             total=event.total,
             tok_s=event.tok_s,
             accept_length=event.accept_length,
-            message=f"{event.phase}, repeat {event.repeat} of {event.repeats}",
+            message=f"{event.phase}, repeat {event.repeat + 1} of {event.repeats}",
         )
         return dataclasses.replace(state, cells=changed, eta_s=event.eta_s)
     if isinstance(event, CellResult):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -13,6 +14,7 @@ from tui_helpers import screen_text, settle, toasts, until, where
 from dflash_backend.control.contract import Action, Decision, Outcome
 from dflash_backend.core.errors import UnreachableError
 from dflash_console.tui.app import DflashApp
+from dflash_console.tui.planview import plan_lines
 from dflash_console.tui.screens.confirm import ConfirmScreen, DangerScreen, QuitScreen
 from dflash_console.tui.screens.picker import PickerScreen
 from dflash_console.tui.widgets.grid import Grid
@@ -118,6 +120,37 @@ async def test_a_danger_needs_a_confirmation_of_its_own() -> None:
         assert operator.executed == []
         await pilot.press("minus", "a", "enter")
         await until(lambda: operator.executed, "run")
+
+
+async def test_the_answers_are_on_the_screen_however_long_the_plan_is() -> None:
+    operator = FakeOperator()
+
+    async def plan(action: Action, server: str, profile: str | None = None):  # type: ignore[no-untyped-def]
+        full = await FakeOperator.plan(operator, action, server, profile)
+        return replace(full, memory_forecast=tuple(f"forecast {number}" for number in range(40)))
+
+    operator.plan = plan  # type: ignore[method-assign]
+    app = DflashApp(fake_services(operator=operator))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await picker(pilot)
+        await pilot.press("enter")
+        await until(lambda: isinstance(app.screen, ConfirmScreen), "question")
+        await until(lambda: "pgdn: more" in screen_text(app), "told that there is more")
+        assert re.search(r"cancel +apply", screen_text(app))
+        await pilot.press("pagedown", "pagedown", "pagedown")
+        await until(lambda: "forecast 39" in screen_text(app), "its end")
+        assert re.search(r"cancel +apply", screen_text(app))
+        await pilot.press("escape")
+        await settle(pilot)
+        assert operator.executed == []
+
+
+async def test_the_question_before_a_stop_compares_no_profiles() -> None:
+    plan = replace(await FakeOperator().plan(Action.STOP, "kimi-a"), changes=(), expected_s=None)
+    said = "\n".join("".join(text for text, _ in line) for line in plan_lines(plan, 66, command=False))
+    assert "ends the server" in said
+    for words in ("changes", "not known", f"from {plan.from_profile}"):
+        assert words not in said
 
 
 async def test_a_plan_that_is_refused_cannot_be_run() -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 from textual import events
+from textual.widgets import Input
 from tui_fakes import NOW, Clock, FakeFleet, FakeOperator, fake_services, more_servers, snapshot
 from tui_helpers import keys, screen_text, settle, toasts, until, where
 
@@ -228,6 +229,20 @@ async def test_the_command_line_names_the_nearest_that_it_knows() -> None:
         await pilot.press("colon", *"kimia", "enter")
         await until(lambda: toasts(app), "a message")
         assert "did you mean kimi-a?" in toasts(app)[0]
+
+
+async def test_tab_completes_a_command_and_stays_in_the_line() -> None:
+    app = DflashApp(fake_services())
+    async with app.run_test(size=(100, 30)) as pilot:
+        await settle(pilot)
+        await pilot.press("colon", *"hos")
+        line = app.screen.query_one("Prompt Input", Input)
+        await until(lambda: line._suggestion == "hosts", "a suggestion")
+        await pilot.press("tab")
+        assert line.value == "hosts"
+        assert line.has_focus
+        await pilot.press("enter")
+        await until(lambda: where(app) == "hosts", "hosts")
 
 
 async def test_pinned_profiles_open_the_preview() -> None:

@@ -7,11 +7,15 @@ from dataclasses import replace
 from tui_fakes import FakeBench, FakeFleet, FakeHosts, FakeOperator, fake_services, hosts, snapshot
 from tui_helpers import keys, screen_text, settle, toasts, until, where
 
+from dflash_backend.bench.cell import CellProgress
 from dflash_backend.control.contract import Action
 from dflash_backend.core.errors import RefusedError, UnreachableError
 from dflash_backend.core.states import LinkState
+from dflash_console.bench_states import next_state
 from dflash_console.tui.app import DflashApp
+from dflash_console.tui.benchrows import notes_of, run_sign, wrapped
 from dflash_console.tui.screens.confirm import AskScreen, QuitScreen
+from dflash_console.tui.services import BenchCell, BenchState
 from dflash_console.tui.widgets.grid import Grid
 
 
@@ -128,7 +132,7 @@ async def test_a_benchmark_shows_cells_as_they_come_and_survives_leaving_the_scr
             "190/301",
             "waiting",
             "2 requests retracted",
-            "about 4 min left",
+            "about 4 min more",
         ):
             assert words in text, words
         await pilot.press("r")
@@ -181,3 +185,27 @@ async def test_earlier_runs_broken_jobs_and_no_runner() -> None:
         await until(
             lambda: toasts(app) == ["bench is disabled because this console has no benchmark runner"], "said"
         )
+
+
+def test_a_run_says_how_it_stands_and_long_flags_are_read_whole() -> None:
+    cells = (BenchCell(key="a", arm="AR", point="1", state="unclean", flags=("word " * 30,)),)
+    run = BenchState(run_id="r", job="j", server="s", cells=cells, started_at=0.0, finished_at=1.0, ok=False)
+    assert run_sign(run, running=True)[0] == "◐ "
+    assert run_sign(run, running=False)[0] == "⚑ "
+    assert run_sign(replace(run, ok=True), running=False)[0] == "✓ "
+    broken = replace(run, cells=(replace(cells[0], state="failed"),))
+    assert run_sign(broken, running=False)[0] == "✖ "
+    lines = wrapped(notes_of(run)[0], 40)
+    assert len(lines) > 3
+    assert all(sum(len(text) for text, _ in line) <= 40 for line in lines)
+    assert "".join(text for line in lines for text, _ in line).count("word") == 30
+
+
+def test_repeats_are_counted_from_one() -> None:
+    started = BenchState(
+        run_id="r", job="j", server="s", cells=(BenchCell(key="a", arm="AR", point="1", state="waiting"),)
+    )
+    progress = CellProgress(
+        key="a", concurrency=1, index=0, cells=1, phase="measuring", repeat=0, repeats=3, done=0, total=4
+    )
+    assert next_state(started, progress, at=0.0).cells[0].message == "measuring, repeat 1 of 3"

@@ -235,7 +235,9 @@ class Planner:
     def _warnings(self, now: ServerSnapshot | None, running: RunStatus | None, wanted: Profile) -> list[str]:
         texts = []
         if running is not None and now is not None and now.figures is not None and now.figures.running:
-            texts.append(f"{now.figures.running} requests in flight will be cut off by the restart")
+            count = now.figures.running
+            words = "1 request" if count == 1 else f"{count} requests"
+            texts.append(f"{words} in flight will be cut off by the restart")
         if running is not None and running.profile_digest == wanted.digest:
             texts.append(f"{running.profile} is what runs already: this only restarts it")
         if now is not None:

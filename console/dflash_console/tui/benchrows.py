@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import textwrap
+
 from dflash_console.tui.figures import MISSING, bar_pieces, number, rate
-from dflash_console.tui.safetext import Pieces
+from dflash_console.tui.safetext import Piece, Pieces, clean, width_of
 from dflash_console.tui.services import BenchCell, BenchState
 from dflash_console.tui.widgets.grid import Column, Row
 
@@ -63,11 +65,32 @@ def notes_of(state: BenchState) -> list[Pieces]:
         name = f"{cell.arm} {cell.point}"
         lines += [(("⚑ ", "warn"), (name, "strong"), (f"  {flag}", "text")) for flag in cell.flags]
         if cell.message:
-            role = "bad" if cell.state == "failed" else "warn"
-            lines.append(
-                (("✖ " if role == "bad" else "⚑ ", role), (name, "strong"), (f"  {cell.message}", "text"))
-            )
+            sign, role = _SIGNS[cell.state if cell.state in ("failed", "running") else "unclean"]
+            lines.append(((f"{sign} ", role), (name, "strong"), (f"  {cell.message}", "text")))
     return lines
+
+
+def run_sign(run: BenchState, *, running: bool) -> Piece:
+    """How a run stands: under way, clean, with flags, or failed."""
+    if running:
+        kind = "running"
+    elif run.ok:
+        kind = "done"
+    else:
+        kind = "unclean" if run.cells and all(c.state in ("done", "unclean") for c in run.cells) else "failed"
+    sign, role = _SIGNS[kind]
+    return f"{sign} ", role
+
+
+def wrapped(line: Pieces, width: int) -> list[Pieces]:
+    """A line whose last piece goes on in further lines, indented, where it is too long."""
+    *head, (text, role) = line
+    used = sum(width_of(piece) for piece, _ in head) + len(text) - len(text.lstrip())
+    if width < 20 or used > width // 2 or used + width_of(text.lstrip()) <= width:
+        return [line]
+    rows = textwrap.wrap(clean(text), width, initial_indent=" " * used, subsequent_indent=" " * 4)
+    gap = sum(width_of(piece) for piece, _ in head)
+    return [(*head, (rows[0][gap:], role)), *(((row, role),) for row in rows[1:])]
 
 
 def table_text(state: BenchState) -> str:

@@ -9,6 +9,8 @@ from dflash_console.tui.safetext import Pieces, clean, fit, width_of
 
 _NAME_MOST = 30
 _VALUE_MOST = 18
+_ENDS = ("stop", "adopt")
+"""Actions that lead to no profile: nothing is compared, and nobody asks how long they take."""
 
 
 def headline(plan: Plan) -> str:
@@ -27,6 +29,8 @@ def cost(plan: Plan) -> str:
             "adopt": "changes nothing on the host",
             "start": "starts the server",
         }[str(plan.action)]
+    if plan.expected_s is None and str(plan.action) in _ENDS:
+        return how
     if plan.expected_s is None:
         return f"{how} · how long is not known yet"
     return f"{how} · about {duration(plan.expected_s)}"
@@ -58,12 +62,13 @@ def change_lines(plan: Plan, width: int) -> list[Pieces]:
 
 def plan_lines(plan: Plan, width: int, *, command: bool = True) -> list[Pieces]:
     """The whole plan, most important first: refusals, warnings, changes, memory, command."""
+    ends = str(plan.action) in _ENDS
     lines: list[Pieces] = [((cost(plan), "text"),)]
-    if plan.from_profile:
+    if plan.from_profile and not ends:
         lines.append(
             (("from ", "dim"), (plan.from_profile, "dim"), (" to ", "dim"), (plan.profile.name, "text"))
         )
-    if plan.profile.description:
+    if plan.profile.description and not ends:
         lines.append(((plan.profile.description, "dim"),))
     for refusal in plan.refusals:
         lines += [(), (("✖ cannot run: ", "bad"), (refusal, "bad"))]
@@ -73,7 +78,8 @@ def plan_lines(plan: Plan, width: int, *, command: bool = True) -> list[Pieces]:
         sign, role = ("✖ danger: ", "bad") if warning.dangerous else ("⚑ warning: ", "warn")
         lines.append(((sign, role), (warning.text, "text")))
     lines += [((note, "dim"),) for note in plan.notes]
-    lines += [(), (("changes", "accent"),), *change_lines(plan, width)]
+    if not ends:
+        lines += [(), (("changes", "accent"),), *change_lines(plan, width)]
     if plan.memory_forecast:
         lines += [(), (("memory", "accent"),), *(((text, "text"),) for text in plan.memory_forecast)]
     if command and plan.command:

@@ -95,7 +95,7 @@ def _progress(event: CellProgress) -> str:
     eta = "" if event.eta_s is None else f", {event.eta_s:.0f} s left"
     return (
         f"cell {event.index + 1}/{event.cells} concurrency {event.concurrency}: {event.phase} "
-        f"{event.done}/{event.total} (repeat {event.repeat}/{event.repeats}){rate}{accept}{eta}"
+        f"{event.done}/{event.total} (repeat {event.repeat + 1}/{event.repeats}){rate}{accept}{eta}"
     )
 
 

@@ -12,7 +12,7 @@ from textual.widget import Widget
 from dflash_backend.core.errors import ConsoleError
 from dflash_backend.core.samples import LinkStatus, ServerSnapshot, Snapshot
 from dflash_console.tui.actions import BENCH
-from dflash_console.tui.benchrows import COLUMNS, cell_row, notes_of, table_text
+from dflash_console.tui.benchrows import COLUMNS, cell_row, notes_of, run_sign, table_text, wrapped
 from dflash_console.tui.deciders import Context
 from dflash_console.tui.figures import age, clock_span, duration
 from dflash_console.tui.keys import bindings_in
@@ -22,7 +22,7 @@ from dflash_console.tui.services import BenchJob, BenchState
 from dflash_console.tui.widgets.grid import Column, Grid, Row
 from dflash_console.tui.widgets.lines import Lines
 
-_NOTES = 6
+_NOTES = 8
 
 
 class BenchScreen(ConsoleScreen):
@@ -99,12 +99,13 @@ class BenchScreen(ConsoleScreen):
             )
             for job in self._jobs
         ]
+        running = task.state.run_id if task.running and task.state is not None else None
         rows += [
             Row(
                 f"run:{run.run_id}",
                 {
                     "name": (
-                        ("✓ ", "good") if run.ok else ("✖ ", "bad"),
+                        run_sign(run, running=run.run_id == running),
                         (run.job, "text"),
                         (
                             f"  {age(run.finished_at or run.started_at, now, always=True)} ago  {run.server}",
@@ -143,13 +144,14 @@ class BenchScreen(ConsoleScreen):
             if state.started_at is not None:
                 parts.append(clock_span(now - state.started_at))
             if state.eta_s is not None:
-                parts.append(f"about {duration(state.eta_s)} left")
+                parts.append(f"this repeat about {duration(state.eta_s)} more")
         self.console_app.set_title(panel, " · ".join(parts))
         lines: list[Pieces] = notes_of(state)
         if state is task.state and task.error:
             lines.insert(0, (("✖ ", "bad"), (task.error, "text")))
         if state.message:
             lines.append(((state.message, "dim"),))
+        lines = [part for line in lines for part in wrapped(line, notes.size.width)]
         hidden = len(lines) - _NOTES
         if hidden > 0:
             lines = [*lines[: _NOTES - 1], ((f"… {hidden + 1} more in the run's files", "dim"),)]
@@ -162,7 +164,8 @@ class BenchScreen(ConsoleScreen):
         if job.problem:
             return [(("✖ ", "bad"), (job.problem, "text"))]
         cells = f"{job.cells} cells" if job.cells is not None else ""
-        return [((" · ".join(p for p in (job.description, cells, job.origin) if p) or job.name, "dim"),)]
+        text = " · ".join(p for p in (job.description, cells, job.origin) if p) or job.name
+        return wrapped(((text, "dim"),), self.query_one("#notes", Lines).size.width)
 
     def _selected_job(self) -> BenchJob | None:
         key = self.query_one("#jobs", Grid).key or ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
+from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
@@ -21,6 +22,9 @@ from dflash_console.tui.safetext import Pieces, clean
 from dflash_console.tui.screens.base import paragraphs
 from dflash_console.tui.services import BenchState
 
+_AROUND = {".dialog": 4, ".buttons": 2, "#typed": 2}
+"""Rows beside the text: border and padding, answers, the line to type on."""
+
 
 class QuestionScreen(ModalScreen[bool]):
     """A question with two answers; escape is the safe one."""
@@ -30,6 +34,8 @@ class QuestionScreen(ModalScreen[bool]):
         Binding("escape", "answer(False)", "cancel", show=False),
         Binding("left,up", "app.focus_previous", "previous", show=False),
         Binding("right,down", "app.focus_next", "next", show=False),
+        Binding("pageup", "page(-1)", "page up", show=False),
+        Binding("pagedown", "page(1)", "page down", show=False),
     ]
     AUTO_FOCUS = "#no"
 
@@ -61,6 +67,22 @@ class QuestionScreen(ModalScreen[bool]):
                     compact=True,
                     classes="danger" if self._danger else "",
                 )
+
+    def on_resize(self, event: events.Resize) -> None:
+        """A long text scrolls, so that the answers are always on the screen."""
+        around = sum(_AROUND[widget] for widget in _AROUND if self.query(widget))
+        text = self.query_one("#text", VerticalScroll)
+        text.styles.max_height = max(2, event.size.height * 92 // 100 - around)
+        self.call_after_refresh(self._tell_more)
+
+    def _tell_more(self) -> None:
+        more = self.query_one("#text", VerticalScroll).max_scroll_y > 0
+        self.query_one(".dialog").border_subtitle = "pgdn: more" if more else None
+
+    def action_page(self, by: int) -> None:
+        """Turns the text."""
+        text = self.query_one("#text", VerticalScroll)
+        text.scroll_relative(y=by * max(1, text.size.height - 1), animate=False)
 
     def on_button_pressed(self, event: Button.Pressed) -> None:
         """The answer."""

@@ -117,7 +117,7 @@ class FleetScreen(ConsoleScreen):
             for s in snapshot.servers
             if s.figures and s.figures.decode_tok_s is not None and s.state == "ready"
         ]
-        counted = f"   from {len(now)} of {len(snapshot.servers)} servers" if now else ""
+        counted = f"   {len(now)} of {len(snapshot.servers)} servers" if now else ""
         self._title("#rate-panel", f"tok/s, all   {rate(sum(now) if now else None)}{counted}")
 
     def target_server(self) -> ServerSnapshot | None:

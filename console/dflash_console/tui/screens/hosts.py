@@ -84,7 +84,8 @@ class HostsScreen(ConsoleScreen):
         """Counts."""
         up = sum(host.state is LinkState.UP for host in snapshot.hosts)
         asks = sum(host.state.needs_human for host in snapshot.hosts)
-        words = f"{len(snapshot.hosts)} hosts · {up} connected"
+        count = len(snapshot.hosts)
+        words = f"{count} host{'' if count == 1 else 's'} · {up} connected"
         return words + (f" · {asks} need you" if asks else "")
 
     def paint(self, snapshot: Snapshot, now: float) -> None:

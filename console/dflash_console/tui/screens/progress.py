@@ -28,7 +28,7 @@ _SIGNS = {
     "failed": ("✖", "bad"),
     "skipped": ("–", "dim"),
 }
-_BAR = 20
+_BAR = 12
 
 
 class ProgressScreen(ConsoleScreen):
@@ -55,10 +55,9 @@ class ProgressScreen(ConsoleScreen):
             yield Grid(
                 (
                     Column(key="sign", title="", width=1),
-                    Column(key="name", title="step", width=14, most=24),
+                    Column(key="name", title="step", width=14),
                     Column(key="state", title="state", width=8),
-                    Column(key="bar", title="progress", width=_BAR + 5, rank=50),
-                    Column(key="text", title="", width=10, most=400),
+                    Column(key="text", title="progress", width=10, most=400),
                 ),
                 id="steps",
                 empty="not begun yet",
@@ -169,14 +168,13 @@ def _row(step: Step) -> Row:
     sign, role = _SIGNS[step.state]
     bar: Pieces = ()
     if step.progress is not None and step.state == "running":
-        bar = (*bar_pieces(step.progress, _BAR), (f" {step.progress * 100:3.0f}%", "text"))
+        bar = (*bar_pieces(step.progress, _BAR), (f" {step.progress * 100:3.0f}%  ", "text"))
     return Row(
         step.name,
         {
             "sign": ((sign, role),),
             "name": ((step.name, "strong" if step.state == "running" else "text"),),
             "state": ((step.state, role),),
-            "bar": bar,
-            "text": ((step.text, "dim"),),
+            "text": (*bar, (step.text, "dim")),
         },
     )

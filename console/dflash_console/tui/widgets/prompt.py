@@ -24,7 +24,10 @@ class Prompt(Horizontal):
     Prompt Input { width: 1fr; height: 1; border: none; padding: 0 1; background: transparent; }
     Prompt Input:focus { border: none; background: transparent; background-tint: transparent 0%; }
     """
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "leave", "back", show=False)]
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "leave", "back", show=False),
+        Binding("tab", "complete", "complete", show=False, priority=True),
+    ]
 
     class Typed(Message):
         """The text of a filter has changed."""
@@ -95,6 +98,12 @@ class Prompt(Horizontal):
         event.stop()
         self.close()
         self.post_message(self.Entered(self.mode, event.value.strip()))
+
+    def action_complete(self) -> None:
+        """Takes the suggestion, as the right arrow does; never moves to another panel."""
+        line = self.query_one(Input)
+        line.action_end()
+        line.action_cursor_right()
 
     def action_leave(self) -> None:
         """Escape leaves."""
