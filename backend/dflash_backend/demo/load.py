@@ -5,7 +5,17 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
+import re
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import aiohttp
+
+QUIET_S = 15.0
+"""So long the load leaves a server alone once somebody else has used it: a benchmark stays clean."""
+
+_ENDED = re.compile(r"^sglang:num_requests_total(?:\{[^}]*\})? (\S+)$", re.MULTILINE)
 
 PROMPTS: Sequence[str] = (
     "def parse_header(line):\n    name, _, value = line.partition(':')\n",
@@ -20,14 +30,21 @@ PROMPTS: Sequence[str] = (
 async def keep_busy(base_url: str, *, seed: int, pause_s: float = 2.0, tokens: int = 192) -> None:
     """Sends prompts to ``base_url`` until cancelled. A server that is gone or starting is tried again later.
 
-    The prompt is lengthened by earlier ones from time to time, so that context and acceptance vary.
+    The prompt is lengthened by earlier ones from time to time, so that context and acceptance vary. While
+    others use the server, it waits.
     """
     import aiohttp
 
     chance = random.Random(seed)  # noqa: S311 (a load, not a secret)
     timeout = aiohttp.ClientTimeout(total=120)
     async with aiohttp.ClientSession(timeout=timeout) as session:
+        known: float | None = None
         for number in itertools.count():
+            ended = await _ended(session, base_url)
+            if known is not None and ended is not None and ended > known:
+                known = ended
+                await asyncio.sleep(QUIET_S)
+                continue
             text = "".join(chance.choices(PROMPTS, k=chance.choice((1, 2, 6, 24))))
             body = {
                 "text": f"# {seed}-{number}\n{text}",
@@ -36,6 +53,19 @@ async def keep_busy(base_url: str, *, seed: int, pause_s: float = 2.0, tokens: i
             try:
                 async with session.post(f"{base_url}/generate", json=body) as response:
                     await response.read()
+                known = None if ended is None else ended + 1
             except (aiohttp.ClientError, TimeoutError, ConnectionError):
+                known = None
                 await asyncio.sleep(pause_s)
             await asyncio.sleep(chance.uniform(0.2, pause_s))
+
+
+async def _ended(session: aiohttp.ClientSession, base_url: str) -> float | None:
+    """How many requests the server has answered, whoever sent them; None when it does not say."""
+    import aiohttp
+
+    try:
+        async with session.get(f"{base_url}/metrics") as response:
+            return sum(float(value) for value in _ENDED.findall(await response.text()))
+    except (aiohttp.ClientError, TimeoutError, ConnectionError, ValueError):
+        return None
