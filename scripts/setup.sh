@@ -36,7 +36,7 @@ venv)
     python=$(find_python)
     if [ ! -x "$dir/bin/pip" ]; then
         rm -rf "$dir"
-        if ! "$python" -m venv "$dir" 2>/dev/null; then
+        if ! "$python" -m venv "$dir" >/dev/null 2>&1; then
             rm -rf "$dir"
             version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
             apt_install "python$version-venv" ||

@@ -55,6 +55,8 @@ def run(args: argparse.Namespace, context: Context) -> int:
         ["what", "path", ""],
         [[name, str(path), "" if path.exists() else "(not there)"] for name, path in places.items()],
     )
+    if not config.exists():
+        context.out.note(f"to begin with: dflash-console info --example > {config}")
     return 0
 
 
