@@ -22,7 +22,6 @@ class Arguments:
     window_known: bool = False
     window_text: str = ""
     """The flag's value as it stands, when it is no usable number."""
-    sink: int | None = None
     draft_backend: str | None = None
     target_backend: str | None = None
     page_size: int | None = None
@@ -30,7 +29,6 @@ class Arguments:
     budget: int | None = None
     topk: int | None = None
     algorithm: str | None = None
-    graph_max_bs: int | None = None
     graphs_off: bool | None = None
     version: str | None = None
     plugin: Mapping[str, Any] | None = None
@@ -106,7 +104,6 @@ def _from(
         window=window,
         window_known=bool(known) and (raw is None or window is not None),
         window_text="" if raw is None or window is not None else str(raw)[:40],
-        sink=_number(values.get("speculative_draft_sink_size")),
         draft_backend=_word(values.get("speculative_draft_attention_backend")),
         target_backend=_word(values.get("attention_backend"))
         or _word(values.get("prefill_attention_backend"))
@@ -117,7 +114,6 @@ def _from(
         budget=_first(values, BUDGET_KEYS),
         topk=_first(values, TOPK_KEYS),
         algorithm=_word(values.get("speculative_algorithm")),
-        graph_max_bs=_number(values.get("cuda_graph_max_bs")),
         graphs_off=values.get("disable_cuda_graph") is True or None,
         version=_word(values.get("version")),
         plugin=plugin,

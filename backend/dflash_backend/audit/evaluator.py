@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dflash_backend.audit.paths import Oracle, explore
-from dflash_backend.audit.statements import ReturnSignal, Statements, dotted_name
+from dflash_backend.audit.statements import ControlSignal, ReturnSignal, Statements, dotted_name
 from dflash_backend.audit.values import (
     MISSING,
     Class,
@@ -95,8 +95,17 @@ class Evaluator(Statements):
                 raise GaveUpError(f"there is no source of {name}")
             scope = Scope(name)
             self._modules[name] = scope
-            self.block(self._sources[name].body, scope)
+            self.body(self._sources[name].body, scope)
         return self._modules[name]
+
+    def body(self, statements: Sequence[ast.stmt], scope: Scope) -> None:
+        """Evaluates statements that are in no function and no loop. Raises RaisedError, GaveUpError."""
+        try:
+            self.block(statements, scope)
+        except ReturnSignal:
+            return
+        except ControlSignal:
+            raise RaisedError("SyntaxError", "a jump outside of a loop") from None
 
     def import_names(self, node: ast.Import | ast.ImportFrom, scope: Scope) -> None:
         if isinstance(node, ast.Import):
@@ -283,6 +292,8 @@ class Evaluator(Statements):
             self.block(function.node.body, scope)
         except ReturnSignal as signal:
             return signal.value
+        except ControlSignal:
+            raise RaisedError("SyntaxError", "a jump outside of a loop") from None
         finally:
             self._depth -= 1
         return None

@@ -86,7 +86,7 @@ def runner_window(evaluator: Evaluator, code: RunnerCode | None, model: Any) -> 
     scope.names["self"] = runner
     for node in code.helpers:
         scope.names[node.name] = Function(node, Scope(module_name(LOAD_UTILS)), node.name)
-    evaluator.block(code.statements, scope)
+    evaluator.body(code.statements, scope)
     value = runner.attributes.get(FIELD, MISSING)
     return None if value is MISSING else value
 

@@ -21,18 +21,22 @@ from dflash_backend.audit.values import (
 )
 
 
-class ReturnSignal(Exception):  # noqa: N818 (control flow)
+class ControlSignal(Exception):  # noqa: N818 (control flow)
+    """A jump that a function or a loop catches; elsewhere it is no valid Python."""
+
+
+class ReturnSignal(ControlSignal):
     """A return on its way to the call."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
 
 
-class BreakSignal(Exception):  # noqa: N818
+class BreakSignal(ControlSignal):
     """A break on its way to the loop."""
 
 
-class ContinueSignal(Exception):  # noqa: N818
+class ContinueSignal(ControlSignal):
     """A continue on its way to the loop."""
 
 
@@ -195,7 +199,7 @@ class Statements(Expressions):
     def _try(self, node: ast.Try, scope: Scope) -> None:
         try:
             self._guarded(node, scope)
-        except (RaisedError, ReturnSignal, BreakSignal, ContinueSignal):
+        except (RaisedError, ControlSignal):
             # A return in finally wins, as in Python; a GaveUpError ends everything.
             self.block(node.finalbody, scope)
             raise
