@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing, contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dflash_backend.audit.badges import Entry
@@ -22,13 +21,6 @@ from dflash_console.tui.services import BenchJob, BenchState, Finding, KeyOffer,
 if TYPE_CHECKING:
     from dflash_backend.bench.job import Job
 
-FIRST_LOOK = "first-look"
-FIRST_LOOK_TOML = """
-description = "two cells, a few minutes at most: one request at a time, then four"
-concurrency = [1, 4]
-output_tokens = 96
-requests = 8
-"""
 REPLAY_REASON = "this is a replay: nothing can be changed"
 
 
@@ -167,28 +159,17 @@ class PlaneBench:
     def __init__(self, plane: ControlPlane) -> None:
         self._plane = plane
 
-    def _job_files(self) -> dict[str, Path]:
-        path = self._plane.inventory.path
-        folder = Path(path).parent / "jobs" if path else None
-        files = sorted(folder.glob("*.toml")) if folder is not None and folder.is_dir() else []
-        return {file.stem: file for file in files}
-
     def _load(self, name: str) -> Job:
-        from dflash_backend.bench.job import load_job, parse_job
+        from dflash_backend.bench.jobs import named_job
 
-        file = self._job_files().get(name)
-        if file is not None:
-            return load_job(file)
-        if name == FIRST_LOOK:
-            return parse_job(FIRST_LOOK_TOML, path=f"{FIRST_LOOK}.toml")
-        raise UsageError(
-            f"there is no job {name!r}", next_step="jobs lie in jobs/ beside the configuration file"
-        )
+        return named_job(name, self._plane.inventory.path)
 
     async def jobs(self) -> tuple[BenchJob, ...]:
         """See ``BenchSource.jobs``."""
+        from dflash_backend.bench.jobs import job_names
+
         found = []
-        for name in [*self._job_files(), FIRST_LOOK]:
+        for name in await asyncio.to_thread(job_names, self._plane.inventory.path):
             try:
                 job = await asyncio.to_thread(self._load, name)
             except ConsoleError as error:

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from dflash_backend.bench.job import load_job, parse_job
+from dflash_backend.bench.jobs import job_names, named_job
 from dflash_backend.bench.prompts import builtin, digest, warm_up, with_nonce
-from dflash_backend.core.errors import ConfigError
+from dflash_backend.core.errors import ConfigError, UsageError
 
 
 def test_defaults(tmp_path: Path) -> None:
@@ -19,6 +20,20 @@ def test_defaults(tmp_path: Path) -> None:
     assert (job.temperature, job.ignore_eos, job.route) == (0.0, False, "generate")
     assert job.prompts == builtin("mixed")
     assert (job.requests_at(1), job.requests_at(4), job.warmups_at(4)) == (8, 16, 4)
+
+
+def test_jobs_have_names_and_one_is_always_there(tmp_path: Path) -> None:
+    config = tmp_path / "config.toml"
+    assert job_names(config) == job_names(None) == ("first-look",)
+    assert named_job("first-look", None).concurrency == (1, 4)
+    (tmp_path / "jobs").mkdir()
+    (tmp_path / "jobs" / "long.toml").write_text("output_tokens = 1024\n")
+    (tmp_path / "jobs" / "first-look.toml").write_text("repeats = 3\n")
+    assert job_names(config) == ("first-look", "long")
+    assert named_job("long", config).output_tokens == 1024
+    assert named_job("first-look", config).repeats == 3
+    with pytest.raises(UsageError, match="no job 'short'"):
+        named_job("short", config)
 
 
 def test_everything(tmp_path: Path) -> None:

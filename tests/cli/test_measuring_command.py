@@ -77,6 +77,7 @@ def test_the_doctor_then_a_benchmark_and_its_export(console, tmp_path):
     ("words", "code", "said"),
     [
         (["bench", "run", "/no/such.toml"], 2, "/no/such.toml: there is no such job file"),
+        (["bench", "run", "no-such"], 2, "jobs: first-look; they lie in jobs/ beside the configuration"),
         (["bench", "run", "JOB", "--server", "egn"], 2, "did you mean 'eng'?"),
         (["bench", "show", "nope"], 2, "there is no run 'nope'"),
         (["bench", "export", "last", "--format", "mdd"], 2, "did you mean md?"),

@@ -18,7 +18,11 @@ if TYPE_CHECKING:
 
 def configure_run(parser: argparse.ArgumentParser) -> None:
     """Arguments of ``bench run``."""
-    parser.add_argument("job", type=path_argument, metavar="JOB.toml")
+    parser.add_argument(
+        "job",
+        metavar="JOB",
+        help="a job file, or a name: first-look, or a file in jobs/ beside the configuration",
+    )
     parser.add_argument(
         "--server",
         action="append",
@@ -31,8 +35,11 @@ def configure_run(parser: argparse.ArgumentParser) -> None:
 async def run(args: argparse.Namespace, context: Context) -> int:
     """Exit 1 when a cell is unclean or failed. Finished cells are kept whatever happens."""
     from dflash_backend.bench.job import load_job
+    from dflash_backend.bench.jobs import named_job
 
-    job = load_job(args.job)
+    path = path_argument(args.job)
+    is_file = path.suffix or len(path.parts) > 1 or path.exists()
+    job = load_job(path) if is_file else named_job(args.job, context.inventory.path)
     servers = args.server or _only(context)
     context.left = "nothing was measured"
     code = 0
