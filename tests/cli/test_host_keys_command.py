@@ -70,3 +70,23 @@ def test_a_host_that_does_not_answer_is_exit_3(sshd, config):
     done = run(config, "hosts", "trust", "rig")
     assert done.returncode == 3
     assert "Traceback" not in done.stderr
+
+
+async def test_the_screens_replace_no_changed_key_and_name_the_command_that_does(sshd):
+    from dflash_backend.control.plane import ControlPlane
+    from dflash_backend.core.errors import RefusedError
+    from dflash_backend.core.inventory import Inventory
+    from dflash_console.wiring import PoolHosts
+
+    sshd.restart(new_host_key=True)
+    plane = ControlPlane(Inventory(hosts={"rig": sshd.host_config()}))
+    try:
+        hosts = PoolHosts(plane)
+        offer = await hosts.offered_key("rig")
+        assert offer.known_fingerprint is not None
+        with pytest.raises(RefusedError) as refused:
+            await hosts.trust("rig", offer.fingerprint)
+        assert "hosts trust rig --replace" in refused.value.next_step
+        assert list(plane.log.entries()) == [], "nothing was done"
+    finally:
+        await plane.close()

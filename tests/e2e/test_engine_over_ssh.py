@@ -101,6 +101,8 @@ def test_start_switch_bench_and_stop(console: Console, tmp_path: Path) -> None:
     shown = console.run("bench", "show", run_id)
     assert "TTFT" in shown.out
     assert len(console.run("bench", "export", run_id, "--format", "csv").out.splitlines()) == 3
+    wrapped = console.run("bench", "export", run_id, "--format", "csv", "--json").document
+    assert len(wrapped["text"].splitlines()) == 3
 
     stopped = console.run("stop", "one", "--yes")
     assert stopped.code == 0, stopped.err

@@ -11,10 +11,23 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from dflash_backend.core.errors import UsageError
+
 if TYPE_CHECKING:
+    from dflash_console.cli.command import Context
     from dflash_console.tui.app import DflashApp
 
 LOOK_MS = 500
+
+
+def demand_terminal(context: Context) -> None:
+    """Raises UsageError where screens cannot be drawn, or JSON was asked for: before anything is started."""
+    where = "the screens"
+    step = "for programs: dflash-console status --json, or demo --headless"
+    if context.out.as_json:
+        raise UsageError("screens are no JSON", where=where, next_step=step)
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise UsageError("they need a terminal on standard input and output", where=where, next_step=step)
 
 
 async def show(app: DflashApp) -> int:

@@ -177,14 +177,20 @@ def export(args: argparse.Namespace, context: Context) -> int:
 
     text = export_run(args.run_id, args.format)
     if args.output is None:
-        context.out.raw(text)
+        if context.out.as_json and args.format != "json":
+            context.out.document({"run": args.run_id, "format": args.format, "text": text})
+        else:
+            context.out.raw(text)
         return 0
     from dflash_backend.core.paths import write_atomic
 
     if args.output.exists() and not args.force:
         raise UsageError("the file exists", where=str(args.output), next_step="--force overwrites it")
     write_atomic(args.output, text)
-    context.out.note(f"written to {args.output}")
+    if context.out.as_json:
+        context.out.document({"run": args.run_id, "format": args.format, "file": str(args.output)})
+    else:
+        context.out.note(f"written to {args.output}")
     return 0
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from dflash_backend.core.errors import FailedError
 from dflash_console.cli.command import Context, Leaf
 from dflash_console.cli.live import once_a_second
-from dflash_console.cli.screens import show
+from dflash_console.cli.screens import demand_terminal, show
 
 if TYPE_CHECKING:
     from dflash_backend.control.plane import ControlPlane
@@ -48,6 +48,8 @@ async def run(args: argparse.Namespace, context: Context) -> int:
             unchanged="nothing was started",
             next_step="pip install 'dflash-sglang-console[engine]'",
         )
+    if not args.headless:
+        demand_terminal(context)
     context.began(UNCLEAN)
 
     def ended(gone: bool) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from dflash_console.cli.command import Context, Leaf, path_argument
-from dflash_console.cli.screens import show
+from dflash_console.cli.screens import demand_terminal, show
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -27,6 +27,7 @@ async def run(args: argparse.Namespace, context: Context) -> int:
         for problem in recording.problems:
             context.out.note(problem)
         return 0
+    demand_terminal(context)
     from dflash_backend.telemetry.replay import Replay
 
     replay = Replay(args.file, speed=args.speed)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 
 from dflash_console.cli.command import Context, Leaf
-from dflash_console.cli.screens import show
+from dflash_console.cli.screens import demand_terminal, show
 
 
 async def run(args: argparse.Namespace, context: Context) -> int:
     """Runs until quit. Servers go on."""
+    demand_terminal(context)
     from dflash_backend.control.plane import control_plane
     from dflash_console.tui.app import DflashApp
     from dflash_console.wiring import live_services
