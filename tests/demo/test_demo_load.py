@@ -1,15 +1,21 @@
-"""The demo's load gives way to others: a benchmark against a demo server stays clean."""
+"""The demo starts every server, and its load gives way to others: a benchmark of the user stays clean."""
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import re
 import sys
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
 
 import aiohttp
 import pytest
 
+from dflash_backend.control.contract import Action
+from dflash_backend.core.errors import RefusedError
 from dflash_backend.demo import load
+from dflash_backend.demo.session import _bring_up
 
 GIVES_WAY = 123456.0
 
@@ -65,3 +71,26 @@ async def test_the_load_waits_once_somebody_else_uses_the_server(monkeypatch: py
             process.terminate()
         await process.wait()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_a_server_of_which_nothing_is_known_yet_is_started_at_the_next_look() -> None:
+    tries: list[str] = []
+
+    async def plan(action: Action, server: str) -> str:
+        return f"{action} {server}"
+
+    async def execute(plan: str) -> AsyncIterator[str]:
+        tries.append(plan)
+        if len(tries) < 3:
+            raise RefusedError("chain-2 is unknown: its state has to be known first")
+        yield "ready"
+
+    async def changes() -> AsyncIterator[int]:
+        for number in itertools.count():
+            yield number
+
+    plane = SimpleNamespace(
+        operator=SimpleNamespace(plan=plan, execute=execute), fleet=SimpleNamespace(changes=changes)
+    )
+    await _bring_up(plane, "chain-2")  # type: ignore[arg-type]
+    assert tries == ["start chain-2"] * 3

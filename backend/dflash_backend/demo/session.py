@@ -16,6 +16,8 @@ from dflash_backend.ssh.connect import Settings
 from dflash_backend.ssh.hostkeys import KnownHosts
 
 STOP_S = 15.0
+START_S = 120.0
+"""So long a server of the demo is brought up at most."""
 
 
 def _nothing(gone: bool) -> None:
@@ -61,12 +63,19 @@ async def demo_session(
 
 
 async def _bring_up(plane: ControlPlane, server: str) -> None:
-    """Starts a server as a user would; a failure shows on the screen as it does for any server."""
-    with suppress(ConsoleError):
-        plan = await plane.operator.plan(Action.START, server)
-        async with aclosing(plane.operator.execute(plan)) as steps:
-            async for _ in steps:
-                pass
+    """Starts a server as a user would; a failure shows on the screen as it does for any server.
+
+    Refused while nothing is known of the server yet, it waits for the next look at it.
+    """
+    with suppress(TimeoutError):
+        async with asyncio.timeout(START_S):
+            async for _ in plane.fleet.changes():
+                with suppress(ConsoleError):
+                    plan = await plane.operator.plan(Action.START, server)
+                    async with aclosing(plane.operator.execute(plan)) as steps:
+                        async for _ in steps:
+                            pass
+                    return
 
 
 async def _load(plane: ControlPlane, server: str, seed: int) -> None:
