@@ -11,9 +11,10 @@ from textual.widgets import Button
 from tui_fakes import COMMAND, FakeOperator, fake_services
 from tui_helpers import screen_text, settle, toasts, until, where
 
-from dflash_backend.control.contract import Action, Decision, Outcome
+from dflash_backend.control.contract import Action, Decision, Outcome, Step
 from dflash_backend.core.errors import UnreachableError
 from dflash_console.tui.app import DflashApp
+from dflash_console.tui.jobs import Job
 from dflash_console.tui.planview import plan_lines
 from dflash_console.tui.screens.confirm import ConfirmScreen, DangerScreen, QuitScreen
 from dflash_console.tui.screens.picker import PickerScreen
@@ -143,6 +144,20 @@ async def test_the_answers_are_on_the_screen_however_long_the_plan_is() -> None:
         await pilot.press("escape")
         await settle(pilot)
         assert operator.executed == []
+
+
+async def test_a_step_has_ended_when_the_next_one_begins() -> None:
+    job = Job(plan=await FakeOperator().plan(Action.START, "kimi-a"), started_at=0.0)
+    job.add(Step(name="weights", state="running", text="1/2"))
+    job.add(Step(name="weights", state="running", text="2/2"))
+    assert job.steps["weights"].state == "running"
+    job.add(Step(name="graphs", state="running"))
+    job.add(Step(name="ready", state="failed", text="out of memory"))
+    assert {name: step.state for name, step in job.steps.items()} == {
+        "weights": "done",
+        "graphs": "failed",
+        "ready": "failed",
+    }
 
 
 async def test_the_question_before_a_stop_compares_no_profiles() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from textual.app import App
 from textual.worker import Worker
@@ -38,6 +38,13 @@ class Job:
         """The action in words: ``apply kimi-ddtree16``."""
         name = str(self.plan.action)
         return f"{name} {self.plan.profile.name}" if name in ("apply", "start") else name
+
+    def add(self, step: Step) -> None:
+        """One more report. Steps follow one another: what still ran has ended, as the new one says."""
+        for name, earlier in self.steps.items():
+            if earlier.state == "running" and name != step.name:
+                self.steps[name] = replace(earlier, state="failed" if step.state == "failed" else "done")
+        self.steps[step.name] = step
 
     def where(self) -> str:
         """The step that runs now, in words."""
@@ -89,7 +96,7 @@ class Jobs:
                 if isinstance(item, Outcome):
                     job.outcome = item
                 else:
-                    job.steps[item.name] = item
+                    job.add(item)
                     self._changed(job)
             if job.outcome is None:
                 job.outcome = Outcome(ok=False, summary="ended without saying how", exit_code=5)

@@ -175,6 +175,6 @@ def _row(step: Step) -> Row:
             "sign": ((sign, role),),
             "name": ((step.name, "strong" if step.state == "running" else "text"),),
             "state": ((step.state, role),),
-            "text": (*bar, (step.text, "dim")),
+            "text": (*bar, ("" if step.text == step.name else step.text, "dim")),
         },
     )
