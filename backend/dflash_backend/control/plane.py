@@ -90,14 +90,20 @@ class ControlPlane:
 
 @asynccontextmanager
 async def control_plane(
-    inventory: Inventory, *, ssh: Settings | None = None, read_only: bool = False, watch: bool = True
+    inventory: Inventory,
+    *,
+    ssh: Settings | None = None,
+    read_only: bool = False,
+    watch: bool = True,
+    audits: bool = True,
 ) -> AsyncIterator[ControlPlane]:
-    """A control plane that is closed at the end; ``watch`` starts the fleet."""
+    """A control plane that is closed at the end; ``watch`` starts the fleet, ``audits`` its window audits."""
     plane = ControlPlane(inventory, ssh=ssh, read_only=read_only)
     try:
         if watch:
             await plane.fleet.start()
-            plane.audits.start()
+            if audits:
+                plane.audits.start()
         yield plane
     finally:
         await plane.close()

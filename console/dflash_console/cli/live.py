@@ -55,13 +55,16 @@ def part_of(inventory: Inventory, servers: Sequence[str]) -> Inventory:
 
 @asynccontextmanager
 async def watching(
-    context: Context, servers: Sequence[str], *, settle: bool = True
+    context: Context, servers: Sequence[str], *, settle: bool = True, audits: bool = False
 ) -> AsyncIterator[ControlPlane]:
-    """A running control plane over the named servers (none named: all), states known where possible."""
+    """A running control plane over the named servers (none named: all), states known where possible.
+
+    ``audits``: servers that get ready are audited by themselves; a command that acts has no use for it.
+    """
     from dflash_backend.control.plane import control_plane
 
     inventory = part_of(context.inventory, servers)
-    async with control_plane(inventory, read_only=context.read_only) as plane:
+    async with control_plane(inventory, read_only=context.read_only, audits=audits) as plane:
         if settle:
             await settled(plane)
         yield plane

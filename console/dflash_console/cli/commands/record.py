@@ -23,7 +23,7 @@ async def run(args: argparse.Namespace, context: Context) -> int:
     from dflash_backend.telemetry.record import record
 
     context.left = f"{args.file} holds what was recorded until now"
-    async with watching(context, args.server, settle=False) as plane:
+    async with watching(context, args.server, settle=False, audits=True) as plane:
         count = await record(plane.fleet, args.file, seconds=args.seconds, overwrite=args.force)
     if context.out.as_json:
         context.out.document({"file": str(args.file), "snapshots": count})

@@ -28,7 +28,7 @@ async def run(args: argparse.Namespace, context: Context) -> int:
     from dflash_backend.telemetry.snapshot_json import snapshot_to_json
 
     context.left = "nothing was changed, watching has ended"
-    async with watching(context, args.servers, settle=False) as plane:
+    async with watching(context, args.servers, settle=False, audits=True) as plane:
         snapshot = await settled(plane)
         if not args.watch:
             await plane.audits.settle(snapshot, AUDIT_S)
