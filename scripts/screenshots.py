@@ -86,7 +86,8 @@ async def shoot(out: Path, size: tuple[int, int], warm_up: float) -> None:
             await picture("plan")
             await pilot.press("escape", "escape")
             await pilot.pause(0.5)
-            await pilot.press("down", "down", "a")
+            # Problems stand first: the server whose drafter's windows are ignored.
+            await pilot.press("home", "a")
             await pilot.pause(3)
             await picture("audit")
 

@@ -1,8 +1,8 @@
 """What SGLang sees of a config.json: the attributes that transformers' configuration class makes of it.
 
 The class is chosen by ``model_type``. It may drop a window before SGLang reads it (Qwen), fill in kinds of
-layers (Qwen, gpt-oss), or refuse the file, so that the start fails. Measured with transformers 5.6.0, 5.8.1
-and 5.19.0, which agree in all of this.
+layers (Qwen, gpt-oss), or refuse the file, so that the start fails. Run for qwen3 and llama on transformers
+5.6.0 and 5.19.0 and for most other types on 5.8.1; the other entries follow the pattern of their family.
 """
 
 from __future__ import annotations
