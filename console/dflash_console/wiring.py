@@ -140,10 +140,14 @@ class PoolHosts:
 
     async def check(self, host: str) -> AsyncIterator[Finding]:
         """See ``HostCare.check``."""
-        from dflash_backend.doctor.check import check_host
+        from dflash_backend.doctor.check import check_host, needs_sglang
 
-        ports = [s.port for s in self._plane.inventory.servers.values() if s.host == host]
-        report = await check_host(self._plane.pool.link(host), ports=ports)
+        servers = [s for s in self._plane.inventory.servers.values() if s.host == host]
+        report = await check_host(
+            self._plane.pool.link(host),
+            ports=[server.port for server in servers],
+            sglang=await asyncio.to_thread(needs_sglang, servers, self._plane.profiles),
+        )
         for finding in report.findings:
             yield Finding(
                 name=finding.name,

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from dflash_backend.core.inventory import HostConfig
-from dflash_backend.doctor.check import check_host
+from dflash_backend.core.inventory import HostConfig, ServerConfig
+from dflash_backend.doctor.check import check_host, needs_sglang
 from dflash_backend.doctor.report import Finding, HostReport
+from dflash_backend.profiles.store import ProfileStore
 from dflash_backend.ssh.connect import Settings
 from dflash_backend.ssh.pool import SshPool
 from rigs.sshd import Sshd, free_port
@@ -19,10 +20,10 @@ from rigs.sshd import Sshd, free_port
 pytestmark = pytest.mark.sshd
 
 
-async def check(host: HostConfig, ports: tuple[int, ...] = ()) -> HostReport:
+async def check(host: HostConfig, ports: tuple[int, ...] = (), *, sglang: bool = True) -> HostReport:
     pool = SshPool({host.name: host}, settings=Settings(connect_timeout=5))
     try:
-        return await check_host(pool.link(host.name), ports=ports)
+        return await check_host(pool.link(host.name), ports=ports, sglang=sglang)
     finally:
         await pool.close()
 
@@ -270,3 +271,33 @@ async def test_forbidden_forwarding(sshd: Sshd) -> None:
     found = named(await check(sshd.host_config()))
     assert found["forwarding"].status == "fail"
     assert found["forwarding"].next_step
+
+
+async def test_a_host_whose_servers_need_no_sglang_lacks_nothing(sshd: Sshd) -> None:
+    found = named(await check(sshd.host_config(), sglang=False))
+    for name in ("sglang", "plugin"):
+        assert found[name].status == "ok", found[name]
+        assert "no server of this host needs it" in found[name].text
+
+
+async def test_next_steps_name_the_host(sshd: Sshd) -> None:
+    host = sshd.host_config()
+    found = named(await check(host))
+    assert found["plugin"].next_step == f"dflash-console plugin install {host.name}"
+
+
+@pytest.mark.parametrize(
+    ("profiles", "needed"),
+    [
+        ((), True),
+        (("ref-chain", "ref-ar"), False),
+        (("ref-chain", "qwen3-8b-ar"), True),
+        (("ref-chain", None), True),
+        (("no-such",), True),
+    ],
+)
+def test_sglang_is_needed_unless_all_servers_run_something_else(
+    profiles: tuple[str | None, ...], needed: bool
+) -> None:
+    servers = [ServerConfig(name=f"s{n}", host="h", port=n, profile=p) for n, p in enumerate(profiles, 1)]
+    assert needs_sglang(servers, ProfileStore([])) is needed

@@ -106,7 +106,7 @@ UNKNOWN = AuditReport(
     verdict=Verdict.UNKNOWN,
     subject="qwen-8b",
     missing=("/models/draft/config.json: Permission denied",),
-    remedies=(Remedy(kind="none", text="find out first what is missing (see below)"),),
+    remedies=(Remedy(kind="none", text="find out first what is missing"),),
 )
 MEASURED = Measurement(
     window=2048,

@@ -129,4 +129,4 @@ def _nothing(verdict: Verdict) -> str:
         return "nothing to do: the declared windows apply"
     if verdict is Verdict.NOT_DECLARED:
         return "nothing to do: the drafter declares no window"
-    return "find out first what is missing (see below)"
+    return "find out first what is missing"

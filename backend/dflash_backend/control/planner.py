@@ -113,7 +113,7 @@ class Planner:
             warnings=(
                 *windows,
                 *self._port_warnings(wanted, config, facts, command),
-                *(PlanWarning(text=text) for text in self._warnings(now, running, wanted)),
+                *(PlanWarning(text=text) for text in self._warnings(action, now, running, wanted)),
             ),
             notes=command.notes,
             refusals=tuple(refusals),
@@ -232,13 +232,15 @@ class Planner:
             live=False,
         )
 
-    def _warnings(self, now: ServerSnapshot | None, running: RunStatus | None, wanted: Profile) -> list[str]:
+    def _warnings(
+        self, action: Action, now: ServerSnapshot | None, running: RunStatus | None, wanted: Profile
+    ) -> list[str]:
         texts = []
         if running is not None and now is not None and now.figures is not None and now.figures.running:
             count = now.figures.running
             words = "1 request" if count == 1 else f"{count} requests"
             texts.append(f"{words} in flight will be cut off by the restart")
-        if running is not None and running.profile_digest == wanted.digest:
+        if action is Action.APPLY and running is not None and running.profile_digest == wanted.digest:
             texts.append(f"{running.profile} is what runs already: this only restarts it")
         if now is not None:
             mine = {running.pgid, running.pid} if running else set()

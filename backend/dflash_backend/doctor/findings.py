@@ -28,6 +28,8 @@ FLAGS: tuple[tuple[str, ...], ...] = (
 )
 """Options that commands of ours may hold, each with the spellings that do."""
 
+HOST = "HOST"
+"""Stands in next steps where the host's name belongs; ``check_host`` knows it."""
 NEEDED_MIB = 1024.0
 WISHED_MIB = 20 * 1024.0
 NEEDED_FILES = 1000
@@ -177,8 +179,8 @@ def _plugin(name: str, seen: Mapping[str, Any]) -> Finding:
         return Finding(
             name=name,
             status="warn",
-            text="not installed: windows that SGLang ignores are not enforced, DDTREE is not available",
-            next_step="dflash-console plugin install, with the name of this host",
+            text="not installed: SGLang before 0.5.14 ignores the drafter's windows",
+            next_step=f"dflash-console plugin install {HOST}",
         )
     text = f"{copies[0]['version']} in {copies[0]['where']}"
     if len(copies) > 1:
@@ -186,7 +188,7 @@ def _plugin(name: str, seen: Mapping[str, Any]) -> Finding:
             name=name,
             status="warn",
             text=f"{text}, and {len(copies) - 1} more",
-            next_step="dflash-console plugin uninstall, then install it again",
+            next_step=f"dflash-console plugin uninstall {HOST}, then install it again",
         )
     allowed = seen.get("allowed")
     if allowed is not None and "dflash_sglang" not in [part.strip() for part in allowed.split(",")]:

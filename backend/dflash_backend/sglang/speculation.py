@@ -209,7 +209,7 @@ def _add_tree(draft: Draft, profile: Profile, facts: Release, known: HostAbiliti
         seen = "" if known.options is not None else " (this host's options have not been read)"
         draft.refuse(
             f"DDTREE is in no SGLang release: the host's SGLang does not list --{BUDGET_OPTION}{seen}",
-            "install the plugin or a patched SGLang on the host, or use algorithm DFLASH",
+            "use a build of SGLang that has DDTree, or algorithm DFLASH",
             about=("algorithm",),
         )
     if profile.budget is not None:

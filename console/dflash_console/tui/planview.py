@@ -40,6 +40,8 @@ def change_lines(plan: Plan, width: int) -> list[Pieces]:
     """The changes as an aligned table; at least one line."""
     if not plan.changes:
         return [(("no setting changes", "dim"),)]
+    if plan.from_run is None and all(change.before is None for change in plan.changes):
+        return [((f"nothing runs now: all {len(plan.changes)} settings are new, see the command", "dim"),)]
     names = [clean(change.name) for change in plan.changes]
     name_width = min(_NAME_MOST, max(map(width_of, names)), max(8, width // 2 - 4))
     room = max(6, (width - name_width - 14) // 2)

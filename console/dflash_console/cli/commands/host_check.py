@@ -6,7 +6,7 @@ import argparse
 import asyncio
 
 from dflash_backend.config.inventory import require_hosts
-from dflash_backend.doctor.check import check_host
+from dflash_backend.doctor.check import check_host, needs_sglang
 from dflash_backend.doctor.report import HostReport
 from dflash_backend.ssh.pool import SshPool
 from dflash_console.cli.command import Context
@@ -21,13 +21,15 @@ async def check(args: argparse.Namespace, context: Context) -> int:
     require_hosts(inventory)
     names = [known_host(context, name) for name in args.host]
     names = names or [host.name for host in inventory.hosts.values() if host.enabled]
+    servers = {name: [s for s in inventory.servers.values() if s.host == name] for name in names}
     pool = SshPool(inventory.hosts)
     try:
         reports = await asyncio.gather(
             *(
                 check_host(
                     pool.link(name),
-                    ports=[server.port for server in inventory.servers.values() if server.host == name],
+                    ports=[server.port for server in servers[name]],
+                    sglang=needs_sglang(servers[name], context.profiles),
                     timeout=args.timeout,
                 )
                 for name in names

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Mapping
 
 from dflash_console.cli.command import Context, Leaf, path_argument
 
@@ -26,15 +27,29 @@ def run(args: argparse.Namespace, context: Context) -> int:
         return 0
     out.line(f"{report.path}: {report.kind}, {report.size} bytes")
     for name, value in report.summary.items():
-        out.line(f"  {name}: {_short(value)}")
+        if (told := _told(value)) is not None:
+            out.line(f"  {name}: {_short(told)}")
     for note in report.notes:
         out.line(f"  note: {note}")
     if report.rows:
         shown = report.rows[: max(0, args.rows)]
         out.line(f"  {len(report.rows)} rows" + (f", the first {len(shown)}:" if shown else ""))
-        for row in shown:
-            out.line("    " + "  ".join(f"{k}={_short(v)}" for k, v in row.items() if v is not None))
+        for told in map(_told, shown):
+            if not isinstance(told, dict):
+                continue
+            out.line("    " + "  ".join(f"{k}={_short(v)}" for k, v in told.items()))
     return 0
+
+
+def _told(value: object) -> object:
+    """``value`` for people: without what is unknown or empty, figures short. None: nothing is left."""
+    if isinstance(value, Mapping):
+        return {k: told for k, v in value.items() if (told := _told(v)) is not None} or None
+    if isinstance(value, list | tuple):
+        return [_told(item) for item in value] or None
+    if isinstance(value, float):
+        return float(f"{value:.6g}")
+    return None if value == "" else value
 
 
 def _short(value: object) -> str:

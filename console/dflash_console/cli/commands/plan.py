@@ -113,7 +113,7 @@ def _print(document: dict[str, Any], context: Context) -> int:
     before = document.get("from_profile")
     out.line(f"{head}: {f'{before} → ' if before else ''}{document['profile']}")
     changes = document.get("changes") or []
-    if changes:
+    if changes and any(c["before"] is not None for c in changes):
         out.table(
             ["setting", "before", "after", "how"],
             [[c["name"], c["before"] or "–", c["after"] or "–", c["how"]] for c in changes],
