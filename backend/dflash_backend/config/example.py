@@ -10,7 +10,7 @@ read_only = false
 # profile_dirs = ["~/models/profiles"]
 
 # Profiles on the keys 1 to 9 of the fleet screen.
-# pinned = ["kimi-k26-ddtree8", "kimi-k26-chain", "kimi-k26-ar"]
+# pinned = ["kimi-k26-chain", "kimi-k26-ar"]
 
 # A host is a machine reached by SSH. The address is an alias of ~/.ssh/config or [user@]host[:port].
 [hosts.gpu1]
@@ -26,4 +26,8 @@ python = "/opt/sglang-venv"
 host = "gpu1"
 port = 30000
 profile = "kimi-k26-chain"
+
+# Other keys on the screens; ? shows the actions.
+# [keymap]
+# audit = "v"
 """
