@@ -256,6 +256,7 @@ async def test_pinned_profiles_open_the_preview() -> None:
             lambda: app.screen.query_one("#profiles", Grid).key == "kimi-ddtree16", "pinned one selected"
         )
         await pilot.press("escape")
+        await until(lambda: where(app) == "fleet", "the fleet again")
         await settle(pilot)
         await pilot.press("7")
         await until(lambda: toasts(app), "a message")

@@ -7,19 +7,31 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from textual.css.query import NoMatches
 from textual.pilot import Pilot
 
 from dflash_console.tui.app import DflashApp
 from dflash_console.tui.widgets.grid import Grid
 
 
-async def until(condition: Callable[[], Any], what: str = "", seconds: float = 10.0) -> None:
-    """Waits for a condition; fails with its words when the deadline passes."""
+async def until(condition: Callable[[], Any], what: str = "", seconds: float = 60.0) -> None:
+    """Waits for a condition; fails with its words when the deadline passes.
+
+    A widget that is not there yet, on a screen that is still being made, is no failure. The deadline is for
+    what never comes: a busy machine may take its time.
+    """
     deadline = time.monotonic() + seconds
-    while not condition():
+    while not _holds(condition):
         if time.monotonic() > deadline:
             raise AssertionError(f"not reached: {what or condition}")
         await asyncio.sleep(0.02)
+
+
+def _holds(condition: Callable[[], Any]) -> bool:
+    try:
+        return bool(condition())
+    except NoMatches:
+        return False
 
 
 async def settle(pilot: Pilot[Any]) -> None:
@@ -28,7 +40,7 @@ async def settle(pilot: Pilot[Any]) -> None:
     await pilot.pause()
 
 
-async def steady(app: DflashApp, seconds: float = 10.0) -> None:
+async def steady(app: DflashApp, seconds: float = 60.0) -> None:
     """Waits until what is on the screen has not changed for a while."""
     deadline = time.monotonic() + seconds
     last, since = "", time.monotonic()
