@@ -84,11 +84,13 @@ def run_sign(run: BenchState, *, running: bool) -> Piece:
 
 def wrapped(line: Pieces, width: int) -> list[Pieces]:
     """A line whose last piece goes on in further lines, indented, where it is too long."""
-    *head, (text, role) = line
+    *head, (raw, role) = line
+    # Cleaned before it is measured: what is left of hostile text may be nothing.
+    text = clean(raw)
     used = sum(width_of(piece) for piece, _ in head) + len(text) - len(text.lstrip())
     if width < 20 or used > width // 2 or used + width_of(text.lstrip()) <= width:
-        return [line]
-    rows = textwrap.wrap(clean(text), width, initial_indent=" " * used, subsequent_indent=" " * 4)
+        return [(*head, (text, role))]
+    rows = textwrap.wrap(text, width, initial_indent=" " * used, subsequent_indent=" " * 4)
     gap = sum(width_of(piece) for piece, _ in head)
     return [(*head, (rows[0][gap:], role)), *(((row, role),) for row in rows[1:])]
 
