@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,11 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 from rigs.sshd import Sshd, missing
+
+# A runner in the background may have handed down ignored signals, and children would ignore them as well.
+for _number, _default in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, _default)
 
 
 @pytest.fixture(autouse=True)
