@@ -38,6 +38,13 @@ def test_the_view_is_what_a_plain_list_would_show(
     assert store.total == len(everything)
     assert store.shown == len(expected)
     seen = [store.at_row(row) for row in range(store.rows)]
+    for row, place in enumerate(seen):
+        number = store.number_at(row)
+        assert number is not None
+        assert place is not None
+        assert clean(everything[number]) == store.line(place[0])
+        assert store.row_of(number) == row - place[1]
+    assert store.number_at(store.rows) is None
     assert None not in seen
     assert store.at_row(store.rows) is None
     assert [place[0] for place in seen if place and place[1] == 0] == list(range(len(expected)))
@@ -93,3 +100,12 @@ def test_ascii_has_the_same_width(text: str) -> None:
     assert plain.isascii()
     assert plain.isprintable()
     assert len(plain) == cell_len(safe)
+
+
+def test_a_line_that_the_filter_hides_has_the_place_of_the_next_one_shown() -> None:
+    store = LogStore()
+    store.append(["a0", "b1", "a2", "b3", "a4"])
+    store.set_filter("a")
+    assert [store.row_of(number) for number in range(6)] == [0, 1, 1, 2, 2, 3]
+    store.set_wrap(1)
+    assert [store.row_of(number) for number in range(6)] == [0, 2, 2, 4, 4, 6]

@@ -136,6 +136,26 @@ async def test_follow_pauses_when_scrolled_and_goes_on_with_f() -> None:
         await until(lambda: view.visible_lines()[-1] == "new 49", "the end again")
 
 
+async def test_a_paused_reader_keeps_the_line_when_it_wraps_or_filters() -> None:
+    app = DflashApp(fake_services())
+    async with app.run_test(size=(100, 30)) as pilot:
+        view = await opened(pilot)
+        view.write([f"{'odd' if number % 2 else 'even'} {number} " + "x" * 300 for number in range(200)])
+        await until(lambda: view.store.rows > 200 and view.scroll_offset.y > 150, "at the end")
+        await pilot.press("f")
+        await until(lambda: not view.follow, "paused")
+        first = view.visible_lines()[0]
+        await pilot.press("w")
+        await until(lambda: view.wrap and view.visible_lines()[0] == first, "the same line, wrapped")
+        view.filter = "odd"
+        await until(lambda: all("odd" in line for line in view.visible_lines()), "filtered")
+        number = int(first.split()[1])
+        assert view.visible_lines()[0].split()[1] == str(number if number % 2 else number + 1)
+        view.filter = ""
+        await until(lambda: any("even" in line for line in view.visible_lines()), "all lines again")
+        assert view.visible_lines()[0].startswith("odd")
+
+
 async def test_a_paused_reader_keeps_the_place_while_old_lines_fall_out() -> None:
     logs = FakeLogs([f"line {i}" for i in range(500)])
     app = DflashApp(fake_services(logs=logs))

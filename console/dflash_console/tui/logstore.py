@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 
 from rich.cells import chop_cells
@@ -164,6 +164,20 @@ class LogStore:
         index = bisect_right(self._ends, row + self._ends_base)
         first = self._ends[index - 1] if index else self._ends_base
         return index, row + self._ends_base - first
+
+    def number_at(self, row: int) -> int | None:
+        """The number, since the beginning, of the line at a row; None outside."""
+        place = self.at_row(row)
+        if place is None:
+            return None
+        return self._view[place[0]] if self._pattern else self.dropped + place[0]
+
+    def row_of(self, number: int) -> int:
+        """First row of a line by its number since the beginning; of the next shown one if it is hidden."""
+        index = bisect_left(self._view, number) if self._pattern else max(0, number - self.dropped)
+        if not self._wrap_width or not index:
+            return index
+        return self._ends[min(index, len(self._ends)) - 1] - self._ends_base if self._ends else 0
 
     def row_text(self, row: int) -> str | None:
         """What stands in a row: the whole line, or its part when wrapped; None outside."""

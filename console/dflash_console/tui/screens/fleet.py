@@ -118,7 +118,7 @@ class FleetScreen(ConsoleScreen):
             if s.figures and s.figures.decode_tok_s is not None and s.state == "ready"
         ]
         counted = f"   {len(now)} of {len(snapshot.servers)} servers" if now else ""
-        self._title("#rate-panel", f"tok/s, all   {rate(sum(now) if now else None)}{counted}")
+        self._title("#rate-panel", f"tok/s   {rate(sum(now) if now else None)}{counted}")
 
     def target_server(self) -> ServerSnapshot | None:
         """The server under the cursor, in the table or among the problems."""

@@ -118,11 +118,18 @@ class LogView(ScrollView, can_focus=True):
         with self._own_move():
             self.scroll_to(y=end, animate=False, immediate=True, force=True)
 
-    def _rewrap(self) -> None:
+    def _rewrap(self, pattern: str | None = None) -> None:
+        """Lays the lines out anew; the reader's place stays the same line."""
+        top = self.store.number_at(self.scroll_offset.y)
+        if pattern is not None:
+            self.store.set_filter(pattern)
         self.store.set_wrap(max(1, self.scrollable_content_region.width) if self.wrap else 0)
         self._resize_content()
         if self.follow:
             self._to_end()
+        elif top is not None:
+            with self._own_move():
+                self.scroll_to(y=self.store.row_of(top), animate=False, immediate=True, force=True)
         self.refresh()
         self.post_message(self.Changed(self))
 
@@ -145,8 +152,7 @@ class LogView(ScrollView, can_focus=True):
 
     def watch_filter(self, pattern: str) -> None:
         """Shows other lines."""
-        self.store.set_filter(pattern)
-        self._rewrap()
+        self._rewrap(pattern)
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         """Scrolling away from the end pauses; scrolling back to the end follows again."""
