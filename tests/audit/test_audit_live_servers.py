@@ -107,7 +107,7 @@ def test_a_measurement_is_refused_while_others_use_the_server(console: Console) 
         assert stream.readline(), "the other request runs"
         done = console.run("audit", "one", "--measure", "--json")
     assert done.code == 4
-    assert "request(s) of others" in done.document["error"]["what"]
+    assert "of others in progress" in done.document["error"]["what"]
     assert "--force" in done.document["error"]["next_step"]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
@@ -14,6 +16,8 @@ from dflash_backend.control.plane import ControlPlane
 from dflash_backend.core.errors import ConsoleError, RefusedError, UsageError
 
 AT_ONCE = 2
+IDLE_WAIT_S = 5.0
+"""So long a server that is in use gets to fall idle before the measurement is refused."""
 
 
 async def measure_window(
@@ -66,7 +70,11 @@ async def _polite(server: BenchServer, name: str, *, force: bool) -> None:
     """Refuses while others use the server: the measurement would take from them, and they would slow it."""
     if force:
         return
-    load = await server.loads()
+    deadline = time.monotonic() + IDLE_WAIT_S
+    while (load := await server.loads()) is not None and load.running:
+        if time.monotonic() >= deadline:
+            break
+        await asyncio.sleep(0.25)
     if load is None or load.running is None:
         raise RefusedError(
             "the server does not tell its load, so whether others use it is not known",
@@ -77,7 +85,7 @@ async def _polite(server: BenchServer, name: str, *, force: bool) -> None:
     busy = (load.running or 0) + (load.waiting or 0)
     if busy:
         raise RefusedError(
-            f"{busy} request(s) of others are running",
+            f"{busy} {'request' if busy == 1 else 'requests'} of others in progress",
             where=name,
             unchanged="nothing was sent",
             next_step="measure when it is idle, or --force to share it with them",
