@@ -13,8 +13,10 @@ from pathlib import Path
 import pytest
 
 from dflash_backend import plugin_install
+from dflash_backend.control.host_facts import ask_host
 from dflash_backend.core.errors import FailedError, RefusedError
 from dflash_backend.plugin_install import wheel
+from dflash_backend.sglang.speculation import WINDOWS_FEATURE
 from dflash_backend.ssh.link import HostLink
 from dflash_backend.ssh.pool import SshPool
 from rigs.sglang_cpu.rig import SglangRig
@@ -102,6 +104,15 @@ async def test_installs_proves_and_removes_without_a_trace(venv, connect):
     assert removed.changed
     assert removed.status.installed is None
     assert venv.files() == before
+
+
+async def test_plans_know_that_the_windows_hold_once_it_is_installed(venv, connect):
+    link = connect(venv.folder)
+    assert (await ask_host(link)).plugin_features == frozenset()
+    await plugin_install.install(link)
+    facts = await ask_host(link)
+    assert facts.sglang_version == "0.5.11"
+    assert facts.plugin_features == {WINDOWS_FEATURE}
 
 
 async def test_doing_it_again_changes_nothing(venv, connect):

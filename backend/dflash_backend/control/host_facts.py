@@ -13,6 +13,8 @@ from dflash_backend.sglang.argv import interpreter
 from dflash_backend.sglang.speculation import WINDOWS_FEATURE
 from dflash_backend.ssh.link import HostLink
 
+PLUGIN_PACKAGE = "dflash_sglang"
+
 
 class _Python(msgspec.Struct):
     path: str = ""
@@ -25,10 +27,20 @@ class _Installed(msgspec.Struct):
     editable: bool = False
 
 
+class _EntryPoint(msgspec.Struct):
+    name: str = ""
+    value: str = ""
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether SGLang would load our plugin through it, whatever its distribution is called."""
+        return self.value.partition(":")[0].partition(".")[0].strip() == PLUGIN_PACKAGE
+
+
 class _Answer(msgspec.Struct):
     python: _Python
     sglang: list[_Installed]
-    plugin: list[_Installed]
+    plugins: list[_EntryPoint]
     compute_caps: list[str] | None = None
     options: list[str] | None = None
 
@@ -61,7 +73,9 @@ async def ask_host(link: HostLink) -> HostFacts:
         python=python,
         sglang_version=version,
         sglang_note=note,
-        plugin_features=frozenset({WINDOWS_FEATURE}) if answer.plugin else frozenset(),
+        plugin_features=(
+            frozenset({WINDOWS_FEATURE}) if any(p.is_ours for p in answer.plugins) else frozenset()
+        ),
         compute_capability=_capability(caps[0]) if caps else None,
         gpu_count=len(caps) if caps is not None else None,
         options=frozenset(answer.options) if answer.options else None,

@@ -27,7 +27,6 @@ def main(request: dict[str, Any], emit: Callable[[object], None], stdin: BinaryI
         "python": interpreter(),
         "sglang": distributions("sglang"),
         "options": _options(),
-        "plugin": distributions("dflash-sglang-plugin"),
         "plugins": entry_points("sglang.srt.plugins"),
         "engine": distributions("dflash-sglang-console"),
         "compute_caps": compute_caps(),
