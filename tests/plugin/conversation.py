@@ -38,7 +38,7 @@ def prompts(context: int) -> list[list[int]]:
 
 def measured() -> list[list[int]]:
     """Prompts whose accept length is compared."""
-    return [*prompts(1024)[:3], *prompts(256)[:2]]
+    return [*prompts(256)[:2], *prompts(1024)[:3]]
 
 
 def mixed() -> list[list[int]]:
@@ -87,11 +87,11 @@ def hold(server: Server, probe: Path, *, whole: bool) -> Answers:
     alone = [server.generate(prompt, NEW) for prompt in measured()]
     again, longer, retracted, beside, aborted = [], [], [], [], None
     if whole:  # the last long prompt is still cached
-        again = [server.generate(measured()[2], NEW)]
-        longer = [server.generate(measured()[2] + alone[2]["output_ids"] + [700, 800, 900], NEW)]
+        again = [server.generate(measured()[-1], NEW)]
+        longer = [server.generate(measured()[-1] + alone[-1]["output_ids"] + [700, 800, 900], NEW)]
     together = server.generate(mixed(), NEW)
     if whole:
-        retracted = server.generate([prompt[:20] for prompt in prompts(1024)[:8]], 200)
+        retracted = server.generate([prompt[:20] for prompt in prompts(1024)[:8]], 280)
         aborted, beside = _abort_one(server)
     log = server.log_text()
     lines = [line.split(report.LOG_PREFIX)[1] for line in log.splitlines() if report.LOG_PREFIX in line]
