@@ -246,8 +246,9 @@ class Sshd:
 
     def commands(self) -> list[int]:
         """Processes that run on this host now: the children of its sessions, at any depth."""
-        servers = self.pids()
+        # In this order: a connection that is accepted in between is in neither, rather than taken for a command.
         children = _children()
+        servers = self.pids()
         found: list[int] = []
         queue = [child for pid in servers for child in children.get(pid, []) if child not in servers]
         while queue:
