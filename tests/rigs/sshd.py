@@ -236,21 +236,23 @@ class Sshd:
 
     def pids(self) -> list[int]:
         """The listener and the sshd processes of its connections (not the commands that they run)."""
+        return self._family(_children())
+
+    def _family(self, children: dict[int, list[int]]) -> list[int]:
         if self._process is None:
             return []
         family = [self._process.pid]
-        children = _children()
         for pid in family:
             family.extend(child for child in children.get(pid, []) if _comm(child).startswith("sshd"))
         return family
 
     def commands(self) -> list[int]:
         """Processes that run on this host now: the children of its sessions, at any depth."""
-        # In this order: a connection that is accepted in between is in neither, rather than taken for a command.
         children = _children()
-        servers = self.pids()
+        servers = self._family(children)
         found: list[int] = []
-        queue = [child for pid in servers for child in children.get(pid, []) if child not in servers]
+        # A child without a name is gone by now: sshd has one that ends when somebody has logged in.
+        queue = [c for pid in servers for c in children.get(pid, []) if c not in servers and _comm(c)]
         while queue:
             pid = queue.pop()
             found.append(pid)
