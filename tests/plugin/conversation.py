@@ -24,8 +24,10 @@ NEW = 48
 """Tokens of a continuation."""
 POOL = 1500
 OPTIONS = ("--chunked-prefill-size", "256", "--schedule-conservativeness", "0.05")
-PROBE_MIN = 200
-"""Cached tokens from which on draft layers are probed: also the compact cache of 256 tokens reaches it."""
+PROBE_MIN = 600
+"""Cached tokens from which on draft layers are probed: well beyond the window, so that both sides show."""
+PROBE_MIN_BOUNDED = 200
+"""The same where the window flag keeps 256 tokens visible at most."""
 
 
 @cache

@@ -16,7 +16,7 @@ from dflash_engine.api import Algorithm, EngineConfig, Request, SamplingParams, 
 from dflash_engine.engine import load_engine
 from dflash_engine.reference_pair import DRAFTER, TARGET
 from dflash_sglang import releases
-from plugin.conversation import NEW, OPTIONS, POOL, PROBE_MIN, Answers, hold, measured
+from plugin.conversation import NEW, OPTIONS, POOL, PROBE_MIN, PROBE_MIN_BOUNDED, Answers, hold, measured
 from rigs.sglang_cpu.rig import SglangRig
 
 pytestmark = [pytest.mark.sglang, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -24,6 +24,7 @@ pytestmark = [pytest.mark.sglang, pytest.mark.slow, pytest.mark.timeout(900)]
 WINDOW, BLOCK = 256, 16
 V1, V1_LAST, V2 = "0.5.11", "0.5.13.post1", "0.5.14"
 WINDOW_FLAG = {V1: "--speculative-dflash-draft-window-size", V1_LAST: "--speculative-draft-window-size"}
+WITH_FLAG = ("clamped", "compact")
 
 
 @pytest.fixture(scope="module")
@@ -35,10 +36,11 @@ def served(plugin_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Any
     def answers(release: str, mode: str) -> Answers:
         probe = folder / f"{release}-{mode}.probe"
         environment = {"PYTHONPATH": str(plugin_folder), "CPU_RIG_PROBE": str(probe)}
-        environment["CPU_RIG_PROBE_MIN"] = str(PROBE_MIN)
+        bounded = mode in WITH_FLAG
+        environment["CPU_RIG_PROBE_MIN"] = str(PROBE_MIN_BOUNDED if bounded else PROBE_MIN)
         environment["DFLASH_SGLANG_WINDOWS"] = "off" if mode in ("ignored", "clamped") else "on"
         more = list(OPTIONS)
-        if mode in ("clamped", "compact"):
+        if bounded:
             more += [WINDOW_FLAG[release], str(WINDOW)]
         with SglangRig(release).serve(
             folder / f"{release}-{mode}.log",
